@@ -1,0 +1,5 @@
+"""`python -m practicum`."""
+
+from practicum.cli import main
+
+main()

@@ -1,0 +1,238 @@
+"""Every setting of a run. Strict: an unknown key is an error with a hint, never ignored.
+
+A recipe is a TOML file of these fields; any of them can be overridden by its dotted path
+(`--train.learning_rate 2e-5`). Imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, cast, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from practicum.errors import UsageError, did_you_mean
+
+Algorithm = Literal["grpo", "dr_grpo"]
+GROUP_RELATIVE: frozenset[str] = frozenset(get_args(Algorithm))
+"""Algorithms whose baseline is the group's own mean; they need at least two samples a group."""
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ModelConfig(Section):
+    path: str = "smollm2-135m"
+    """A name that `practicum data model` knows, `tiny`, or a local Hugging Face folder."""
+    dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    """Of the matrix products; attention, head and master weights are always float32."""
+
+
+class RolloutConfig(Section):
+    groups_per_step: int = Field(default=12, ge=1)
+    group_size: int = Field(default=8, ge=1)
+    temperature: float = Field(default=1.0, ge=0.0)
+    max_staleness: int = Field(default=0, ge=0)
+    """Most versions between a group's reservation and its training; 0 is synchronous."""
+    min_group_size: int = Field(default=2, ge=1)
+    """A group with fewer counting attempts is dropped, with a count, and replaced."""
+
+
+class TrainConfig(Section):
+    steps: int = Field(default=45, ge=1)
+    algorithm: Algorithm = "dr_grpo"
+    learning_rate: float = Field(default=1e-5, ge=0.0)
+    warmup_steps: int = Field(default=5, ge=0)
+    beta1: float = Field(default=0.9, ge=0.0, lt=1.0)
+    beta2: float = Field(default=0.95, ge=0.0, lt=1.0)
+    weight_decay: float = Field(default=0.0, ge=0.0)
+    max_grad_norm: float = Field(default=1.0, gt=0.0)
+    clip_low: float = Field(default=0.2, gt=0.0, lt=1.0)
+    clip_high: float = Field(default=0.28, gt=0.0)
+    micro_batch_tokens: int = Field(default=4096, ge=1)
+    """Most distinct tokens (shared prefixes counted once) in one forward and backward pass."""
+
+
+class SftConfig(Section):
+    """Warm-up on worked solutions; 0 steps leaves it out."""
+
+    steps: int = Field(default=0, ge=0)
+    batch_size: int = Field(default=32, ge=1)
+    learning_rate: float = Field(default=1e-3, ge=0.0)
+
+
+class DomainsConfig(Section):
+    shares: dict[str, float] = Field(
+        default={"max_of_three": 1.0, "reversal": 1.0, "transitive": 1.0, "addition": 1.0}
+    )
+    """Domain -> share of the groups; normalised to sum to 1."""
+    floor: float = Field(default=0.05, ge=0.0, lt=1.0)
+    """Least share of any active domain."""
+    levels: tuple[float, float] = (0.0, 1.0)
+    """Range of difficulty to draw tasks from."""
+    pool_size: int = Field(default=512, ge=1)
+    """Training tasks drawn per domain."""
+
+    @model_validator(mode="after")
+    def _check(self) -> DomainsConfig:
+        if not self.shares:
+            raise ValueError("at least one domain is needed")
+        if any(not share > 0 for share in self.shares.values()):
+            raise ValueError("every share must be above 0; leave a domain out to switch it off")
+        if self.floor * len(self.shares) > 1.0:
+            raise ValueError(
+                f"a floor of {self.floor} for each of {len(self.shares)} domains exceeds 1"
+            )
+        low, high = self.levels
+        if not 0.0 <= low <= high <= 1.0:
+            raise ValueError(f"levels must satisfy 0 <= low <= high <= 1, not {low}, {high}")
+        return self
+
+
+class EvalConfig(Section):
+    tasks_per_domain: int = Field(default=128, ge=0)
+    """Held-out tasks, greedy, before and after training; 0 leaves the evaluation out."""
+    every: int = Field(default=0, ge=0)
+    """Also evaluate every so many steps; 0 means only before and after."""
+
+
+class CheckpointConfig(Section):
+    every: int = Field(default=15, ge=1)
+    """Steps between checkpoints; there is always one at the end."""
+    keep: int = Field(default=2, ge=1)
+
+
+class SandboxConfig(Section):
+    unsafe: bool = False
+    """Run model-written code without isolation. Only for experiments on a machine you can lose."""
+
+
+class RunConfig(Section):
+    """One run, completely."""
+
+    name: str = "run"
+    seed: int = Field(default=0, ge=0)
+    output: str = "runs"
+    threads: int = Field(default=0, ge=0)
+    """Compute threads; 0 means one per core."""
+    model: ModelConfig = ModelConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    train: TrainConfig = TrainConfig()
+    sft: SftConfig = SftConfig()
+    domains: DomainsConfig = DomainsConfig()
+    eval: EvalConfig = EvalConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    sandbox: SandboxConfig = SandboxConfig()
+
+    @model_validator(mode="after")
+    def _check(self) -> RunConfig:
+        if self.rollout.temperature == 0.0:
+            raise ValueError(
+                "rollout.temperature is 0: greedy samples of a group are all equal and teach "
+                "nothing; use a temperature above 0 (1.0 is usual)"
+            )
+        if self.train.algorithm in GROUP_RELATIVE and self.rollout.group_size < 2:
+            raise ValueError(
+                f"rollout.group_size is {self.rollout.group_size}, but {self.train.algorithm} "
+                "compares the samples of a group with each other; use at least 2 (8 is usual)"
+            )
+        if self.rollout.min_group_size > self.rollout.group_size:
+            raise ValueError(
+                f"rollout.min_group_size ({self.rollout.min_group_size}) is above "
+                f"rollout.group_size ({self.rollout.group_size})"
+            )
+        return self
+
+
+def load_recipe(source: str, overrides: Mapping[str, str] | None = None) -> RunConfig:
+    """Read a recipe by file path or by the name of a shipped one, then apply dotted overrides.
+
+    Raises UsageError naming the file, the key, the nearest known key and the allowed values.
+    """
+    return resolve(_read(source), overrides or {}, source)
+
+
+def resolve(
+    tree: Mapping[str, Any], overrides: Mapping[str, str], source: str = "config"
+) -> RunConfig:
+    """Check a nested mapping of settings, with overrides on top."""
+    merged: dict[str, Any] = _copy(tree)
+    for path, text in overrides.items():
+        _assign(merged, path, text)
+    try:
+        return RunConfig.model_validate(merged)
+    except ValidationError as error:
+        raise UsageError(f"{source}: " + "; ".join(_explain(e) for e in error.errors())) from None
+
+
+def shipped_recipes() -> list[str]:
+    """Names that `load_recipe` knows without a path."""
+    folder = resources.files("practicum") / "recipes"
+    return sorted(
+        entry.name.removesuffix(".toml")
+        for entry in folder.iterdir()
+        if entry.name.endswith(".toml")
+    )
+
+
+def _read(source: str) -> dict[str, Any]:
+    path = Path(source)
+    if path.suffix == ".toml" or path.exists():
+        try:
+            text = path.read_text()
+        except OSError as error:
+            raise UsageError(f"cannot read the recipe {source!r}: {error.strerror}") from None
+    else:
+        known = shipped_recipes()
+        if source not in known:
+            hint = did_you_mean(source, known)
+            raise UsageError(f"no recipe file or shipped recipe {source!r}.{hint}")
+        text = (resources.files("practicum") / "recipes" / f"{source}.toml").read_text()
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{source} is not valid TOML: {error}") from None
+
+
+def _copy(tree: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: _copy(cast(Mapping[str, Any], value)) if isinstance(value, Mapping) else value
+        for key, value in tree.items()
+    }
+
+
+def _assign(tree: dict[str, Any], path: str, text: str) -> None:
+    """Set one dotted key; the text is read as a TOML value, or as a string if it is none."""
+    *parents, leaf = path.split(".")
+    for key in parents:
+        child: object = tree.setdefault(key, {})
+        if not isinstance(child, dict):
+            raise UsageError(f"--{path}: {key!r} is a single value, not a section")
+        tree = cast(dict[str, Any], child)
+    try:
+        tree[leaf] = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        tree[leaf] = text
+
+
+def _explain(error: Mapping[str, Any]) -> str:
+    location: Sequence[str | int] = error["loc"]
+    path = ".".join(str(part) for part in location)
+    if error["type"] == "extra_forbidden":
+        return f"unknown key {path!r}.{did_you_mean(str(location[-1]), _keys_at(location[:-1]))}"
+    message = str(error["msg"]).removeprefix("Value error, ")
+    return f"{path}: {message}" if path else message
+
+
+def _keys_at(location: Sequence[str | int]) -> list[str]:
+    section: type[BaseModel] = RunConfig
+    for part in location:
+        annotation = section.model_fields[str(part)].annotation
+        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+            return []
+        section = annotation
+    return list(section.model_fields)
