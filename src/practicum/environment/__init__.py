@@ -1,0 +1,1 @@
+"""What the policy acts in: sandboxes, domains, rollouts, scheduling, QC. Never torch."""

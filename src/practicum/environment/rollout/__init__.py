@@ -1,0 +1,1 @@
+"""Attempts at tasks: the policy plays, the domain's verifier judges."""

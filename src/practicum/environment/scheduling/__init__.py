@@ -1,0 +1,1 @@
+"""When a group may start, and when it is trained on."""
