@@ -1,0 +1,1 @@
+"""How good the policy is, on tasks that training never sees."""
