@@ -1,0 +1,1 @@
+"""`practicum bench`: ours and peers side by side, each peer in its own environment."""

