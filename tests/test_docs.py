@@ -1,0 +1,17 @@
+"""The documentation's code is run, so that it cannot drift from the code."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parent.parent / "docs"
+
+
+@pytest.mark.parametrize("page", ["concepts.md", "guides/add-a-domain.md"])
+def test_the_code_of_a_page_runs_from_top_to_bottom(page: str):
+    blocks = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
+    assert blocks
+    namespace: dict[str, object] = {}
+    for block in blocks:
+        exec(compile(block, page, "exec"), namespace)  # noqa: S102 - our own documentation
