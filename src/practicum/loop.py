@@ -88,7 +88,8 @@ class Loop:
             **trained,
             "groups/dropped": float(buffer.num_dropped),
             "time/rollout_s": taken - started,
-            "time/train_s": time.perf_counter() - taken,
+            "time/train_s": (ended := time.perf_counter()) - taken,
+            "time/step_s": ended - started,
         }
         for sink in self.sinks:
             sink.log(step, metrics)
