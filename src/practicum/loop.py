@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
 
 from practicum.environment.qc.report import EnvQC
 from practicum.environment.rollout.rollouts import RolloutEngine
@@ -37,6 +39,8 @@ class Loop:
     min_group_size: int
     checkpoint: Callable[[int], None]
     """Called after every step with the number of steps done; decides itself whether to write."""
+    trainer_thread: ThreadPoolExecutor = field(default_factory=partial(ThreadPoolExecutor, 1))
+    """One for all steps: every further thread would keep compute threads and memory of its own."""
 
     async def run(self, until: int) -> None:
         """Train until step `until`, from wherever the trainer stands."""
@@ -63,9 +67,8 @@ class Loop:
             workers.create_task(self._roll_out(buffer, slot, task))
 
     async def _roll_out(self, buffer: Buffer, slot: Slot, task: Task) -> None:
-        group = await self.rollouts.roll_out(
-            self.policy, task, slot.number
-        )  # 2. roll out, 3. verify
+        # 2. roll out, 3. verify
+        group = await self.rollouts.roll_out(self.policy, task, slot.number)
         await asyncio.to_thread(self.store.append, group)  # kept before it is trained on
         if len(group.counted) >= self.min_group_size:
             buffer.put(slot, group)
@@ -78,9 +81,9 @@ class Loop:
         taken = time.perf_counter()
         trajectories = [t for group in groups for t in group.trajectories]
         verdicts = {id: v for group in groups for id, v in group.verdicts.items()}
-        trained = await asyncio.to_thread(
-            self.trainer.update, self.policy, self.reference, trajectories, verdicts
-        )  # 4. update
+        # 4. update
+        update = partial(self.trainer.update, self.policy, self.reference, trajectories, verdicts)
+        trained = await asyncio.get_running_loop().run_in_executor(self.trainer_thread, update)
         report = self.env_qc.report(trajectories, verdicts)  # 5. report
         self.store.commit(step, [group.id for group in groups])
         metrics = {
