@@ -5,6 +5,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+
 from practicum.config import RunConfig, load_recipe
 from practicum.environment.rollout.rollouts import RolloutEngine
 from practicum.errors import UsageError
@@ -28,8 +29,9 @@ def small(output: Path) -> RunConfig:
 
 
 def test_ten_lines_of_public_api_end_with_the_weights_of_the_loop(tmp_path: Path):
-    from practicum.policy.train.masters import digest
     from safetensors.torch import load_file
+
+    from practicum.policy.train.masters import digest
 
     folder = train(small(tmp_path))
     weights = load_file(folder / "ckpt" / "000003" / "weights.safetensors")

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+
 from fakes import InOrder, SameText, letter_task, letters_domain
 from practicum.environment.domains.domain import Domain
 from practicum.environment.qc.report import EnvQC

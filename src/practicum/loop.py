@@ -47,6 +47,7 @@ class Loop:
         buffer = Buffer(
             groups_per_step=self.groups_per_step,
             max_staleness=self.max_staleness,
+            min_group_size=self.min_group_size,
             step=self.trainer.version,
             last_step=until,
             next_slot=self.rollouts.next_slot,
@@ -70,10 +71,7 @@ class Loop:
         # 2. roll out, 3. verify
         group = await self.rollouts.roll_out(self.policy, task, slot.number)
         await asyncio.to_thread(self.store.append, group)  # kept before it is trained on
-        if len(group.counted) >= self.min_group_size:
-            buffer.put(slot, group)
-        else:
-            buffer.drop(slot)
+        buffer.put(slot, group)
 
     async def _step(self, step: int, buffer: Buffer) -> None:
         started = time.perf_counter()

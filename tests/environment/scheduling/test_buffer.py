@@ -3,10 +3,12 @@ import asyncio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from practicum.environment.domains.scripted import scripted
 from practicum.environment.scheduling import buffer as buffer_module
 from practicum.environment.scheduling.buffer import Buffer, Slot
 from practicum.errors import InfraError
-from practicum.types import Group, Message, Task
+from practicum.types import Group, Message, Task, Verdict, VerifierId
 
 TASK = Task.create(
     domain="any", prompt=(Message("text", "?"),), answer="!", difficulty=0.0, split="train"
@@ -14,13 +16,21 @@ TASK = Task.create(
 
 
 def group_of(slot: Slot) -> Group:
-    return Group(id=f"{slot.number:06d}", task=TASK, trajectories=(), verdicts={})
+    """A group with one attempt that counts."""
+    made = scripted(TASK, "!")
+    verdict = Verdict(score=1.0, verifier=VerifierId("any", "1", ""))
+    return Group(f"{slot.number:06d}", TASK, trajectories=(made,), verdicts={made.id: verdict})
+
+
+def lost_group(slot: Slot) -> Group:
+    return Group(f"{slot.number:06d}", TASK, trajectories=(), verdicts={})
 
 
 def make(groups_per_step: int, max_staleness: int, last_step: int) -> Buffer:
     return Buffer(
         groups_per_step=groups_per_step,
         max_staleness=max_staleness,
+        min_group_size=1,
         step=0,
         last_step=last_step,
         next_slot=0,
@@ -72,7 +82,7 @@ async def test_no_slot_is_reserved_that_no_step_could_train():
 async def test_a_dropped_group_is_replaced_by_a_new_slot_and_counted():
     buffer = make(groups_per_step=1, max_staleness=0, last_step=1)
     (slot,) = await reserve_all(buffer)
-    buffer.drop(slot)
+    buffer.put(slot, lost_group(slot))
     (replacement,) = await reserve_all(buffer)
     assert replacement.number == 1
     assert buffer.num_dropped == 1
@@ -80,9 +90,12 @@ async def test_a_dropped_group_is_replaced_by_a_new_slot_and_counted():
 
 async def test_nothing_but_drops_stops_the_run_with_a_reason():
     buffer = make(groups_per_step=1, max_staleness=0, last_step=1)
+    for _ in range(buffer_module.MAX_DROPS_IN_A_ROW - 1):
+        slot = await buffer.reserve()
+        buffer.put(slot, lost_group(slot))
+    last = await buffer.reserve()
     with pytest.raises(InfraError, match="groups in a row"):
-        for _ in range(buffer_module.MAX_DROPS_IN_A_ROW):
-            buffer.drop(await buffer.reserve())
+        buffer.put(last, lost_group(last))
 
 
 @settings(deadline=None, max_examples=150)
@@ -123,7 +136,7 @@ def test_any_finishing_order_keeps_the_bound_and_never_deadlocks(
                 pick += 1
                 slot = running.pop(sorted(running)[choice % len(running)])
                 if choice % 7 == 3 and pick % 2:
-                    buffer.drop(slot)
+                    buffer.put(slot, lost_group(slot))
                 else:
                     buffer.put(slot, group_of(slot))
             numbers = [int(group.id) for group in take.result()]

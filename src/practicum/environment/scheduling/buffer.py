@@ -37,11 +37,19 @@ class Buffer:
     """Lives on one event loop; none of its methods may be called from another thread."""
 
     def __init__(
-        self, *, groups_per_step: int, max_staleness: int, step: int, last_step: int, next_slot: int
+        self,
+        *,
+        groups_per_step: int,
+        max_staleness: int,
+        min_group_size: int,
+        step: int,
+        last_step: int,
+        next_slot: int,
     ) -> None:
         """`step`, the next to train, equals the current version; `last_step` is exclusive."""
         self.groups_per_step = groups_per_step
         self.max_staleness = max_staleness
+        self.min_group_size = min_group_size
         self.version = WeightVersion(step)
         self.last_step = last_step
         self.next_slot = next_slot
@@ -62,24 +70,16 @@ class Buffer:
         return slot
 
     def put(self, slot: Slot, group: Group) -> None:
-        """The group of this slot is complete."""
-        self._ready[slot.number] = group
-        self._drops_in_a_row = 0
-        self._notify()
+        """The group of this slot is complete, or, if too few attempts count, dropped.
 
-    def drop(self, slot: Slot) -> None:
-        """The group is lost; its place is given to a new slot.
-
-        Raises InfraError if nothing but drops has come for a long time.
+        The place of a dropped group is given to a new slot. Raises InfraError if nothing but drops
+        has come for a long time.
         """
-        del self._outstanding[slot.number]
-        self.num_dropped += 1
-        self._drops_in_a_row += 1
-        if self._drops_in_a_row >= MAX_DROPS_IN_A_ROW:
-            raise InfraError(
-                f"{self._drops_in_a_row} groups in a row lost their attempts to failures that are "
-                "not the policy's; see the last trajectories (`practicum view RUN`)"
-            )
+        if len(group.counted) < self.min_group_size:
+            self._drop(slot)
+        else:
+            self._ready[slot.number] = group
+            self._drops_in_a_row = 0
         self._notify()
 
     async def take(self) -> list[Group]:
@@ -99,6 +99,16 @@ class Buffer:
         self._in_training = 0
         self.num_dropped = 0
         self._notify()
+
+    def _drop(self, slot: Slot) -> None:
+        del self._outstanding[slot.number]
+        self.num_dropped += 1
+        self._drops_in_a_row += 1
+        if self._drops_in_a_row >= MAX_DROPS_IN_A_ROW:
+            raise InfraError(
+                f"{self._drops_in_a_row} groups in a row lost their attempts to failures that are "
+                "not the policy's; see the last trajectories (`practicum view RUN`)"
+            )
 
     def _capacity(self) -> int:
         steps_ahead = min(self.max_staleness + 1, self.last_step - self.version)
