@@ -1,7 +1,7 @@
 """The whole of RL post-training in ten lines of the public API, on real parts.
 
-It trains the `tiny` recipe exactly as `practicum train tiny` does: the final weights are equal, bit for
-bit. Run it with `python examples/loop.py`.
+It trains the `tiny` recipe exactly as `practicum train tiny` does: the final weights are equal, bit
+for bit. Run it with `python examples/loop.py`.
 """
 
 from practicum import VERIFIER_REGISTRY as DOMAIN_VERIFIERS

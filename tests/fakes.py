@@ -19,13 +19,15 @@ from practicum.types import (
     VerifierId,
 )
 
+ID = VerifierId("same_text", "1", "test")
+
 
 @dataclass(frozen=True, slots=True)
 class SameText:
     """Score 1 if the answer is what the task expects. `judge` may raise first."""
 
     judge: Callable[[Task, Trajectory], None] = lambda task, rollout: None
-    id: VerifierId = VerifierId("same_text", "1", "test")
+    id: VerifierId = ID
 
     async def verify(self, task: Task, rollout: Trajectory, sandboxes: SandboxPool) -> Verdict:
         self.judge(task, rollout)

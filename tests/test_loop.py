@@ -234,4 +234,3 @@ async def test_stragglers_never_break_the_staleness_bound(tmp_path: Path, max_st
     assert len(it.store.ledger.steps()) == 24
     if max_staleness:
         assert max(row["staleness/max"] for row in it.rows) > 0, "rollouts never ran ahead"
-

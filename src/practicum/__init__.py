@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from practicum.build import Run, assemble
     from practicum.config import RunConfig, load_recipe
-    from practicum.environment.curriculum.curriculum import Scheduler
+    from practicum.environment.curriculum.scheduler import Scheduler
     from practicum.environment.domains.domain import Domain, Limits
     from practicum.environment.domains.registry import DOMAINS
     from practicum.environment.domains.reward import (
@@ -47,7 +47,7 @@ _HOME = {
     "train": "stages",
     "RunConfig": "config",
     "load_recipe": "config",
-    "Scheduler": "environment.curriculum.curriculum",
+    "Scheduler": "environment.curriculum.scheduler",
     "Domain": "environment.domains.domain",
     "Limits": "environment.domains.domain",
     "DOMAINS": "environment.domains.registry",

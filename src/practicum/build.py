@@ -172,9 +172,9 @@ def _check_room(policy: Engine, domains: dict[str, Domain], tasks: Sequence[Task
         num_new = domains[task.domain].limits.max_new_tokens
         if num_prompt + num_new > policy.context_length:
             raise UsageError(
-                f"a task of {task.domain!r} has {num_prompt} prompt tokens and {num_new} more for the "
-                f"answer, but {policy.name} holds only {policy.context_length}; leave the domain "
-                "out, lower its level, or take a model with a longer context"
+                f"a task of {task.domain!r} has {num_prompt} prompt tokens and {num_new} more for "
+                f"the answer, but {policy.name} holds only {policy.context_length}; leave the "
+                "domain out, lower its level, or take a model with a longer context"
             )
 
 

@@ -1,8 +1,8 @@
 """The command `practicum`: every command is a few lines over a public function.
 
 Exit codes: 0 ok, 2 usage, 3 a gate failed, 4 infrastructure, 130 stopped. Any key of a recipe can
-be set by its dotted path: `practicum train demo --train.steps 10 --domains.floor 0.1`. What is heavy
-is imported inside the commands, so that `--help` is instant.
+be set by its dotted path: `practicum train demo --train.steps 10 --domains.floor 0.1`. What is
+heavy is imported inside the commands, so that `--help` is instant.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ app = App(
     help="Reinforcement-learning post-training of language models, the whole chain.",
     version=__version__,
     result_action="return_value",
+    suppress_keyboard_interrupt=False,
 )
 data = App(name="data", help="Fetch models; list data and their licences.")
 app.command(data)
 
-_DOTTED = re.compile(r"--([a-z_0-9]+(?:\.[a-z_0-9]+)+)(?:=(.*))?", re.DOTALL)
-_TOP_LEVEL = ("name", "threads")
+_KEY = re.compile(r"--([a-z_0-9]+(?:\.[a-z_0-9]+)+|name|threads)(?:=(.*))?", re.DOTALL)
+"""A dotted path, or a key of a recipe's top level that has no option of its own."""
 
 UnsafeSandbox = Annotated[
     bool,
@@ -52,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     except PracticumError as error:
         _fail(str(error), error.exit_code)
     except KeyboardInterrupt:
-        _fail("stopped; nothing is lost. Continue with `practicum resume RUN`.", 130)
+        _fail("stopped", 130)
     except BrokenPipeError:  # the reader (`| head`) has seen enough
         sys.stderr.close()
         sys.exit(0)
@@ -72,7 +73,7 @@ def split_overrides(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     overrides: dict[str, str] = {}
     words = iter(argv)
     for word in words:
-        match = _DOTTED.fullmatch(word)
+        match = _KEY.fullmatch(word)
         if match is None:
             rest.append(word)
             continue

@@ -22,7 +22,7 @@ GROUP_RELATIVE: frozenset[str] = frozenset(get_args(Algorithm))
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class ModelConfig(Section):
@@ -47,6 +47,8 @@ class TrainConfig(Section):
     algorithm: Algorithm = "dr_grpo"
     learning_rate: float = Field(default=1e-5, ge=0.0)
     warmup_steps: int = Field(default=5, ge=0)
+    decay_to: float = Field(default=1.0, ge=0.0, le=1.0)
+    """Share of the learning rate left in the last step; it falls linearly after the warm-up."""
     beta1: float = Field(default=0.9, ge=0.0, lt=1.0)
     beta2: float = Field(default=0.95, ge=0.0, lt=1.0)
     weight_decay: float = Field(default=0.0, ge=0.0)

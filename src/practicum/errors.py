@@ -53,6 +53,12 @@ class StoreError(InfraError):
     """The run folder could not be written or read back intact."""
 
 
+class Stopped(PracticumError):
+    """A person or the system asked the run to stop. Exit code 130."""
+
+    exit_code = 130
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A hint for a typo: `" Did you mean 'reward'?"`, or the known words when nothing is close.
 

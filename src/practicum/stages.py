@@ -18,6 +18,7 @@ from rich.console import Console
 from practicum.build import Run, assemble
 from practicum.config import RunConfig
 from practicum.environment.evals.run import evaluate
+from practicum.errors import Stopped
 from practicum.observe.checkpoints import Checkpoints
 from practicum.observe.evals import write_eval
 from practicum.observe.html import write_report
@@ -96,7 +97,7 @@ def _run(config: RunConfig, folder: RunFolder) -> None:
                 log.event("checkpoint", step=done)
 
         loop = run.loop(store, [metrics, bar], checkpoint)
-        with _stoppable():
+        with _stoppable(folder.path):
             asyncio.run(_stages(run, folder, loop.run))
     _conclude(folder)
 
@@ -152,15 +153,14 @@ def _state(run: Run) -> dict[str, object]:
 
 
 @contextmanager
-def _stoppable() -> Generator[None]:
-    """Treat a request to terminate like Ctrl-C: stop in order, exit code 130, resume later."""
-
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    previous = signal.signal(signal.SIGTERM, stop)
+def _stoppable(run: Path) -> Generator[None]:
+    """Treat a request to terminate like Ctrl-C: stop in order, and say how to go on."""
+    # asyncio turns the interrupt into a cancellation, so that everything is closed on the way out
+    previous = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         yield
+    except KeyboardInterrupt:
+        raise Stopped(f"stopped; go on with `practicum resume {run}`") from None
     finally:
         signal.signal(signal.SIGTERM, previous)
 

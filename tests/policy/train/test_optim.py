@@ -76,3 +76,9 @@ def test_warm_up_reaches_the_full_rate_at_its_last_update() -> None:
     schedule = Schedule(1.0, warmup_updates=4)
     assert [schedule.rate(n) for n in range(6)] == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
     assert Schedule(1.0).rate(0) == 1.0
+
+
+def test_the_rate_falls_linearly_from_the_warm_up_to_the_last_update():
+    schedule = Schedule(1.0, warmup_updates=2, total_updates=7, decay_to=0.2)
+    rates = [schedule.rate(n) for n in range(9)]
+    assert rates == pytest.approx([0.5, 1.0, 1.0, 0.8, 0.6, 0.4, 0.2, 0.2, 0.2])

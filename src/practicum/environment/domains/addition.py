@@ -1,7 +1,7 @@
 """Sums of two numbers: up to 25 at level 0, up to 60 and of two digits each above.
 
 One-digit sums alone would be learned sooner, but there are only 45 of them: too few to hold out a
-quarter and still see a difference. With spaces around the signs, a small model starts at a third.
+quarter and still see a difference. With spaces around the signs, a small model starts near a third.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ DOMAIN = question_domain(
     summary="sums of two numbers up to 25 (larger ones at higher levels)",
     skill="arithmetic",
     levels={0.0: draw_up_to_25, 0.5: draw_up_to_60, 1.0: draw_two_digits},
-    shots=(ask(14, 9), ask(3, 4), ask(21, 17)),
+    shots=(ask(3, 9), ask(8, 17), ask(21, 4)),
     verifier=ExactLine(),
     limits=Limits(max_new_tokens=10, stop=("\n",)),
     baseline=0.05,

@@ -1,4 +1,4 @@
-"""AdamW over masters: linear warm-up, clipping by global norm, decay of matrices only.
+"""AdamW over masters: warm-up and decay, clipping by global norm, weight decay of matrices only.
 
 The one thing to know: a gradient that is not finite moves nothing. Weights, moments and counters
 stay as they were, and the step says so.
@@ -25,6 +25,10 @@ class Schedule:
     learning_rate: float
     warmup_updates: int = 0
     """The first updates use 1/n, 2/n, ... of the learning rate."""
+    total_updates: int = 0
+    """After the warm-up the rate falls linearly, up to this many updates; 0: it stays."""
+    decay_to: float = 1.0
+    """Share of the learning rate that the last of them uses."""
     beta1: float = 0.9
     beta2: float = 0.95
     weight_decay: float = 0.0
@@ -33,7 +37,13 @@ class Schedule:
 
     def rate(self, num_updates: int) -> float:
         """Learning rate of the update after `num_updates` others."""
-        return self.learning_rate * min(1.0, (num_updates + 1) / max(1, self.warmup_updates))
+        if num_updates < self.warmup_updates:
+            return self.learning_rate * (num_updates + 1) / self.warmup_updates
+        num_falling = self.total_updates - 1 - self.warmup_updates
+        if num_falling <= 0:
+            return self.learning_rate
+        fallen = min(1.0, (num_updates - self.warmup_updates) / num_falling)
+        return self.learning_rate * (1.0 - fallen * (1.0 - self.decay_to))
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,6 +174,8 @@ def schedule_of(config: TrainConfig) -> Schedule:
     return Schedule(
         learning_rate=config.learning_rate,
         warmup_updates=config.warmup_steps,
+        total_updates=config.steps,
+        decay_to=config.decay_to,
         beta1=config.beta1,
         beta2=config.beta2,
         weight_decay=config.weight_decay,

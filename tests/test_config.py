@@ -1,0 +1,68 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from practicum.config import RunConfig, load_recipe, resolve, shipped_recipes
+from practicum.errors import UsageError
+
+
+@pytest.mark.parametrize("name", shipped_recipes())
+def test_every_shipped_recipe_is_valid(name: str):
+    assert load_recipe(name).name == name
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"train.learnin_rate": "1e-5"}, r"'train.learnin_rate'.*Did you mean 'learning_rate'"),
+        ({"rolout.group_size": "8"}, r"'rolout'.*Did you mean 'rollout'"),
+        ({"train.algorithm": "grppo"}, r"train.algorithm.*'grpo'"),
+        ({"rollout.temperature": "0"}, "teach nothing"),
+        ({"rollout.group_size": "1"}, "use at least 2"),
+        ({"rollout.group_size": "4", "rollout.min_group_size": "5"}, "above rollout.group_size"),
+        ({"train.steps": "0"}, "train.steps"),
+        ({"train.learning_rate": "-1"}, "train.learning_rate"),
+        ({"train.learning_rate": "nan"}, "train.learning_rate"),
+        ({"domains.floor": "0.4"}, "exceeds 1"),
+        ({"domains.levels": "[0.8, 0.2]"}, "low <= high"),
+        ({"domains.shares": "{}"}, "at least one domain"),
+        ({"domains.shares": "{ addition = 0 }"}, "above 0"),
+        ({"domains.shares": "{ addition = inf }"}, "finite"),
+        ({"seed.deep": "1"}, "single value"),
+        ({"seed": "often"}, "seed"),
+    ],
+)
+def test_a_setting_that_cannot_work_is_refused_with_its_place(
+    overrides: dict[str, str], message: str
+):
+    tree = {"seed": 1}
+    with pytest.raises(UsageError, match=message):
+        resolve(tree, overrides)
+
+
+def test_an_unknown_recipe_names_the_nearest():
+    with pytest.raises(UsageError, match="Did you mean 'demo'"):
+        load_recipe("demmo")
+
+
+def test_a_recipe_that_is_no_toml_says_where(tmp_path):
+    path = tmp_path / "broken.toml"
+    path.write_text("name = \n")
+    with pytest.raises(UsageError, match=r"broken.toml is not valid TOML.*line 1"):
+        load_recipe(str(path))
+
+
+def test_a_recipe_that_cannot_be_read_says_why(tmp_path):
+    with pytest.raises(UsageError, match="No such file"):
+        load_recipe(str(tmp_path / "none.toml"))
+
+
+@given(st.integers(0, 10**6), st.text(alphabet="abc /-_.", max_size=20))
+def test_overrides_arrive_with_their_types(seed: int, output: str):
+    config = resolve({}, {"seed": str(seed), "output": f'"{output}"'})
+    assert (config.seed, config.output) == (seed, output)
+
+
+def test_a_written_config_reads_back_equal():
+    config = load_recipe("demo", {"seed": "3"})
+    assert RunConfig.model_validate_json(config.model_dump_json()) == config
