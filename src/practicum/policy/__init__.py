@@ -1,0 +1,1 @@
+"""Whatever holds weights; never an environment."""

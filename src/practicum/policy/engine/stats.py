@@ -1,0 +1,34 @@
+"""What an engine has done so far: the numbers behind tokens per second and shared work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Totals since the engine was made. Subtract two snapshots for what happened between them.
+
+    Example:
+        before = engine.stats
+        ...
+        tokens = (engine.stats - before).sampled_tokens
+    """
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    """Of all requests, as asked."""
+    computed_prompt_tokens: int = 0
+    """What went through the network: equal prompts and common beginnings counted once."""
+    sampled_tokens: int = 0
+    decode_steps: int = 0
+    decode_rows: int = 0
+    """Rows summed over decode steps; samples that agree so far share one."""
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+
+    def __add__(self, other: Stats) -> Stats:
+        return Stats(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+    def __sub__(self, other: Stats) -> Stats:
+        return Stats(*(getattr(self, f.name) - getattr(other, f.name) for f in fields(self)))

@@ -1,0 +1,164 @@
+"""Weights in and out: exact both ways, readable by others, and strict about what does not fit."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from practicum.errors import UsageError
+from practicum.policy.model.weights import load_transformer, reset, save_transformer
+
+Edit = Callable[[dict[str, torch.Tensor]], object]
+
+
+@pytest.fixture
+def copied(folder: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(folder, tmp_path / "model"))
+
+
+def edit(folder: Path, change: Edit) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors")
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_an_export_is_bit_identical(
+    make_folder: Callable[..., Path], tmp_path: Path, tied: bool
+) -> None:
+    folder = make_folder(tie_word_embeddings=tied)
+    save_transformer(load_transformer(folder, torch.float32), tmp_path, source=folder)
+    before, after = (load_file(f / "model.safetensors") for f in (folder, tmp_path))
+    assert before.keys() == after.keys()
+    assert ("lm_head.weight" in after) != tied
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_masters_are_exported_in_place_of_rounded_weights(folder: Path, tmp_path: Path) -> None:
+    """A bfloat16 model that is trained through float32 masters loses nothing in an export."""
+    model = load_transformer(folder, torch.bfloat16)
+    exact = load_transformer(folder, torch.float32)
+    masters = {n: p.detach() for n, p in exact.named_parameters() if n != "embedding"}
+    save_transformer(model, tmp_path, source=folder, masters=masters)
+    before, after = (load_file(f / "model.safetensors") for f in (folder, tmp_path))
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_an_export_can_be_rounded(folder: Path, tmp_path: Path) -> None:
+    model = load_transformer(folder, torch.float32)
+    save_transformer(model, tmp_path, source=folder, dtype=torch.bfloat16)
+    assert {t.dtype for t in load_file(tmp_path / "model.safetensors").values()} == {torch.bfloat16}
+    assert json.loads((tmp_path / "config.json").read_text())["dtype"] == "bfloat16"
+    again = load_transformer(tmp_path, torch.bfloat16)
+    assert torch.equal(again.layers[0].qkv, load_transformer(folder, torch.bfloat16).layers[0].qkv)
+
+
+def test_others_load_what_we_export(folder: Path, tmp_path: Path) -> None:
+    save_transformer(load_transformer(folder, torch.float32), tmp_path, source=folder)
+    token_ids = torch.tensor([[1, 2, 3]])
+    with torch.no_grad():
+        one, other = (
+            AutoModelForCausalLM.from_pretrained(f)(token_ids).logits for f in (folder, tmp_path)
+        )
+    assert torch.equal(one, other)
+    assert AutoTokenizer.from_pretrained(tmp_path).decode([104, 105]) == "hi"
+    for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
+        assert (tmp_path / name).read_bytes() == (folder / name).read_bytes()
+
+
+def test_shards_load_like_one_file(folder: Path, copied: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(copied)
+    (copied / "model.safetensors").unlink()
+    model.save_pretrained(copied, max_shard_size="50KB")
+    assert len(list(copied.glob("model-*.safetensors"))) > 1
+    one, other = (dict(load_transformer(f).named_parameters()) for f in (folder, copied))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_half_precision_files_load_exactly(copied: Path) -> None:
+    edit(copied, lambda tensors: tensors.update({n: t.half() for n, t in tensors.items()}))
+    stored = load_file(copied / "model.safetensors")["model.layers.1.mlp.down_proj.weight"]
+    assert torch.equal(load_transformer(copied, torch.float32).layers[1].down, stored.float())
+
+
+def drop(name: str) -> Edit:
+    return lambda tensors: tensors.pop(name)
+
+
+def put(name: str, *shape: int, value: float = 0.0) -> Edit:
+    return lambda tensors: tensors.update({name: torch.full(shape, value)})
+
+
+DOWN = "model.layers.1.mlp.down_proj.weight"
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (drop(DOWN), rf"lacks 1 tensors: {DOWN}"),
+        (put("model.extra.weight", 3), r"has besides 1 tensors: model\.extra\.weight"),
+        (put(DOWN, 48, 127), rf"{DOWN} has shape \(48, 127\).*\(48, 128\)"),
+        (put(DOWN, 48, 128, value=float("nan")), rf"{DOWN} holds NaN"),
+        (put(DOWN, 48, 128, value=float("-inf")), rf"{DOWN} holds NaN or infinity"),
+        (lambda tensors: tensors.update({DOWN: tensors[DOWN].to(torch.int8)}), rf"{DOWN} is.*int8"),
+    ],
+)
+def test_a_tensor_that_does_not_fit_is_named(copied: Path, change: Edit, named: str) -> None:
+    edit(copied, change)
+    with pytest.raises(UsageError, match=named):
+        load_transformer(copied)
+
+
+def test_what_can_be_derived_may_be_stored_too(copied: Path) -> None:
+    edit(copied, put("model.layers.0.self_attn.rotary_emb.inv_freq", 4))
+    edit(copied, put("lm_head.weight", 259, 48))
+    load_transformer(copied)
+
+
+def test_pickled_weights_are_refused_unopened(copied: Path) -> None:
+    (copied / "model.safetensors").rename(copied / "pytorch_model.bin")
+    with pytest.raises(UsageError, match="pickles"):
+        load_transformer(copied)
+
+
+def test_a_cut_off_file_is_refused(copied: Path) -> None:
+    path = copied / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(UsageError, match=r"model\.safetensors is not readable"):
+        load_transformer(copied)
+
+
+def test_a_missing_shard_is_named(copied: Path) -> None:
+    (copied / "model.safetensors").unlink()
+    index = {"weight_map": {"model.norm.weight": "../../secret.safetensors"}}
+    (copied / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(UsageError, match=r"names secret\.safetensors, which is not in the folder"):
+        load_transformer(copied)
+
+
+@pytest.mark.parametrize("missing", ["model.safetensors", "config.json"])
+def test_a_missing_file_is_named(copied: Path, missing: str) -> None:
+    (copied / missing).unlink()
+    with pytest.raises(UsageError, match=missing):
+        load_transformer(copied)
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"no model folder .*nowhere"):
+        load_transformer(tmp_path / "nowhere")
+
+
+def test_fresh_weights_depend_on_the_seed_alone(folder: Path) -> None:
+    one, same, other = (load_transformer(folder, torch.float32) for _ in range(3))
+    reset(one, 7)
+    reset(same, 7)
+    reset(other, 8)
+    assert torch.equal(one.layers[1].down, same.layers[1].down)
+    assert not torch.equal(one.layers[1].down, other.layers[1].down)
+    assert torch.equal(one.norm, torch.ones(48))
+    assert 0.018 < one.embedding.std() < 0.022
