@@ -23,13 +23,18 @@ from practicum.environment.sandbox import open_pool
 from practicum.errors import UsageError
 from practicum.loop import Loop
 from practicum.policy.engine.engine import Engine
-from practicum.policy.model.hub import fetch_model, find_model
+from practicum.policy.model.hub import KNOWN, fetch_model, find_model
 from practicum.policy.model.tokens import Tokens
 from practicum.policy.model.weights import load_transformer, save_transformer
 from practicum.policy.train.sft import SftExample, train_sft
 from practicum.policy.train.trainer import RLTrainer
 from practicum.protocols import Metrics, Policy, SandboxPool, Sink, Store
 from practicum.types import Message, Report, Task
+
+# Shapes differ from step to step, and oneDNN keeps compiled products for the last 1024 of them.
+os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
+
+__all__ = ["KNOWN", "Run", "assemble", "fetch"]
 
 BYTES_PER_PARAMETER = 12
 """Of a checkpoint: a float32 master weight and two moments."""

@@ -42,10 +42,10 @@ Json = Annotated[bool, Parameter(name="--json", negative=(), help="Print JSON.")
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Entry point: turns errors into one clear message and an exit code."""
-    arguments, overrides = split_overrides(sys.argv[1:] if argv is None else argv)
-    _overrides.clear()
-    _overrides.update(overrides)
     try:
+        arguments, overrides = split_overrides(sys.argv[1:] if argv is None else argv)
+        _overrides.clear()
+        _overrides.update(overrides)
         code = app(arguments, exit_on_error=False, print_error=False)
         sys.exit(code if isinstance(code, int) else 0)
     except cyclopts.CycloptsError as error:
@@ -79,7 +79,7 @@ def split_overrides(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
             continue
         value = match[2] if match[2] is not None else next(words, None)
         if value is None:
-            raise SystemExit(f"practicum: {word} needs a value")
+            raise UsageError(f"{word} needs a value")
         overrides[match[1]] = value
     return rest, overrides
 
@@ -124,7 +124,13 @@ def demo(
     output
         Folder for runs.
     """
-    return train("demo", model=model, seed=seed, output=output, unsafe_sandbox=unsafe_sandbox)
+    config = _load("demo", model, seed, output, unsafe_sandbox)
+    from practicum import build, stages
+
+    if config.model.path in build.KNOWN:
+        build.fetch(config.model.path)
+    stages.train(config)
+    return 0
 
 
 @app.command

@@ -7,9 +7,10 @@ the run folder where to go on.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import signal
 from collections.abc import Awaitable, Callable, Generator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from rich.console import Console
 from practicum.build import Run, assemble
 from practicum.config import RunConfig
 from practicum.environment.evals.run import evaluate
-from practicum.errors import Stopped
+from practicum.errors import Stopped, UsageError
 from practicum.observe.checkpoints import Checkpoints
 from practicum.observe.evals import write_eval
 from practicum.observe.html import write_report
@@ -35,8 +36,7 @@ console = Console()
 
 def train(config: RunConfig) -> Path:
     """Run a recipe in a new folder below `config.output`. Returns the folder."""
-    root = Path(config.output)
-    with RunFolder.create(root, free_name(root, config.name), config) as folder:
+    with _new_folder(config, config.name) as folder:
         _run(config, folder)
         return folder.path
 
@@ -50,8 +50,7 @@ def resume(path: Path) -> Path:
 
 def supervise(config: RunConfig) -> Path:
     """Only the supervised stage: warm up, evaluate and export the model."""
-    root = Path(config.output)
-    with RunFolder.create(root, free_name(root, f"{config.name}-sft"), config) as folder:
+    with _new_folder(config, f"{config.name}-sft") as folder:
         run = assemble(config, on_warm_up=_say_warm_up)
         try:
             asyncio.run(_evaluate(run, folder, step=0))
@@ -60,6 +59,18 @@ def supervise(config: RunConfig) -> Path:
             run.close()
         console.print(f"model: {folder.path / 'model'}")
         return folder.path
+
+
+@contextmanager
+def _new_folder(config: RunConfig, name: str) -> Generator[RunFolder]:
+    """A run's folder, gone again if the run is refused before it began."""
+    root = Path(config.output)
+    with RunFolder.create(root, free_name(root, name), config) as folder:
+        try:
+            yield folder
+        except UsageError:
+            folder.remove_if_unused()
+            raise
 
 
 def _run(config: RunConfig, folder: RunFolder) -> None:
@@ -128,6 +139,13 @@ async def _evaluate(run: Run, folder: RunFolder, step: int) -> None:
         seed=run.config.seed,
     )
     write_eval(folder.evals, result)
+    _release_memory()
+
+
+def _release_memory() -> None:
+    """Give back what the allocator keeps: the peaks of evaluation and training would add up."""
+    with suppress(OSError, AttributeError):  # only glibc has it
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _evaluation_steps(config: RunConfig) -> list[int]:
@@ -155,8 +173,12 @@ def _state(run: Run) -> dict[str, object]:
 @contextmanager
 def _stoppable(run: Path) -> Generator[None]:
     """Treat a request to terminate like Ctrl-C: stop in order, and say how to go on."""
+
     # asyncio turns the interrupt into a cancellation, so that everything is closed on the way out
-    previous = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    def interrupt(*_: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    previous = signal.signal(signal.SIGTERM, interrupt)
     try:
         yield
     except KeyboardInterrupt:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import platform
 import re
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from importlib import metadata
@@ -105,6 +106,13 @@ class RunFolder:
         """Keep the text of every token id, so that reports can show tokens without a tokenizer."""
         content = json.dumps(list(pieces), ensure_ascii=True)
         replace_file(self.vocabulary, content.encode())
+
+    def remove_if_unused(self) -> None:
+        """Remove the folder of a run that was refused before it did anything worth keeping."""
+        if any(self.trajectories.rglob("*.parquet")) or any(self.evals.iterdir()):
+            return
+        self.close()
+        shutil.rmtree(self.path, ignore_errors=True)
 
     def close(self) -> None:
         """Let other processes own the run. Idempotent."""
