@@ -15,3 +15,12 @@ def test_the_code_of_a_page_runs_from_top_to_bottom(page: str):
     namespace: dict[str, object] = {}
     for block in blocks:
         exec(compile(block, page, "exec"), namespace)  # noqa: S102 - our own documentation
+
+
+def test_the_readme_prints_the_loop_as_it_is():
+    root = DOCS.parent
+    assert (root / "src/practicum/loop.py").read_text() in (root / "README.md").read_text()
+
+
+def test_the_loop_stays_below_a_hundred_lines():
+    assert len((DOCS.parent / "src/practicum/loop.py").read_text().splitlines()) < 100

@@ -94,6 +94,8 @@ class Run:
         )
 
     def close(self) -> None:
+        """End the engine's thread and every sandbox."""
+        self.policy.close()
         self.sandboxes.close()
 
 

@@ -29,3 +29,13 @@ def test_a_torn_line_spoils_neither_what_was_before_nor_what_comes_after(tmp_pat
     RunLog(path).findings(1, [SHARE])
     assert [entry.finding for entry in read_findings(path)] == [NEVER, SHARE]
     assert read_findings(tmp_path / "none.jsonl") == []
+
+
+def test_growing_evidence_replaces_the_old_and_keeps_the_first_step(tmp_path: Path):
+    path = tmp_path / "log.jsonl"
+    log = RunLog(path)
+    for step, evidence in enumerate(["9 of 10", "19 of 20", "19 of 20"]):
+        log.findings(step, [Finding("zero_signal", "sums", evidence)])
+    assert len(read_events(path)) == 2, "what is known is not repeated"
+    (found,) = read_findings(path)
+    assert (found.step, found.finding.evidence) == (0, "19 of 20")

@@ -15,10 +15,18 @@ from practicum.types import Finding
 
 @dataclass(frozen=True, slots=True)
 class LoggedFinding:
-    """A finding and the step that made it."""
+    """A finding with its newest evidence, and the step that first made it."""
 
     step: int
     finding: Finding
+
+
+Subject = tuple[str, str, str | None]
+"""What a finding is about: kind, domain and task. Its evidence grows while a run goes on."""
+
+
+def subject(finding: Finding) -> Subject:
+    return finding.kind, finding.domain, finding.task_id
 
 
 class RunLog:
@@ -26,6 +34,7 @@ class RunLog:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._told: dict[Subject, Finding] = {}
         try:
             torn = torn_bytes(path) > 0
             self._file = path.open("a", encoding="utf-8", errors="replace")
@@ -45,9 +54,11 @@ class RunLog:
             raise disk_error(self._path, error) from error
 
     def findings(self, step: int, findings: Sequence[Finding]) -> None:
-        """What quality control noticed in this step."""
+        """What quality control noticed in this step; what is known already is not repeated."""
         for finding in findings:
-            self.event("finding", step=step, **asdict(finding))
+            if self._told.get(subject(finding)) != finding:
+                self._told[subject(finding)] = finding
+                self.event("finding", step=step, **asdict(finding))
 
     def close(self) -> None:
         self._file.close()
@@ -67,12 +78,14 @@ def read_events(path: Path) -> list[dict[str, Any]]:
 
 
 def read_findings(path: Path) -> list[LoggedFinding]:
-    """Every distinct finding once, with the first step that made it."""
-    first: dict[Finding, int] = {}
+    """Every finding once, with its newest evidence and the first step that made it."""
+    found: dict[Subject, LoggedFinding] = {}
     for event in read_events(path):
         if event.get("event") == "finding":
             finding = Finding(
                 str(event["kind"]), str(event["domain"]), str(event["evidence"]), event["task_id"]
             )
-            first.setdefault(finding, int(event["step"]))
-    return [LoggedFinding(step, finding) for finding, step in first.items()]
+            known = found.get(subject(finding))
+            step = known.step if known else int(event["step"])
+            found[subject(finding)] = LoggedFinding(step, finding)
+    return list(found.values())
