@@ -37,6 +37,8 @@ def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str
         (("train", "tiny", "--rollout.group_size", "1"), "at least 2"),
         (("train", "tiny", "--name", "../escape"), "cannot name a run"),
         (("resume", "no-such-run"), "is no run"),
+        (("resume", "no-such-run", "--train.steps", "9"), "this command takes none"),
+        (("sft", "demo", "--model", "tiny"), "no supervised stage"),
         (("view", "no-such-run"), "is no run"),
         (("report", "no-such-run"), "is no run"),
         (("check", "additon"), "Did you mean 'addition'"),

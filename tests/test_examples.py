@@ -25,7 +25,8 @@ def load(name: str) -> ModuleType:
 
 
 def small(output: Path) -> RunConfig:
-    return load_recipe("tiny", {"train.steps": "3", "sft.steps": "20", "output": f'"{output}"'})
+    settings = {"train.steps": "3", "sft.steps": "20", "threads": "1"}
+    return load_recipe("tiny", {**settings, "output": f'"{output}"'})
 
 
 def test_ten_lines_of_public_api_end_with_the_weights_of_the_loop(tmp_path: Path):

@@ -29,7 +29,7 @@ from practicum.policy.model.weights import load_transformer, save_transformer
 from practicum.policy.train.sft import SftExample, train_sft
 from practicum.policy.train.trainer import RLTrainer
 from practicum.protocols import Metrics, Policy, SandboxPool, Sink, Store
-from practicum.types import Message, Report, Task
+from practicum.types import Report, Task
 
 # Shapes differ from step to step, and oneDNN keeps compiled products for the last 1024 of them.
 os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
@@ -85,7 +85,7 @@ class Run:
 
     def pieces(self) -> list[str]:
         """The text of every token id, for reports."""
-        return [self.tokens.decode([i]) for i in range(self.policy.model.shape.vocab_size)]
+        return self.tokens.pieces()
 
     def export(self, folder: Path) -> None:
         """Write the present weights as a Hugging Face folder, in float32."""
@@ -193,7 +193,7 @@ def _worked_solutions(
     for task in pool.values():
         domain = domains[task.domain]
         stop = domain.limits.stop[0] if domain.limits.stop else ""
-        answer = tokens.render((Message("text", domain.oracle(task) + stop),))
+        answer = tokens.encode(domain.oracle(task) + stop)
         if not stop and tokens.eos_id is not None:
             answer = [*answer, tokens.eos_id]
         examples.append(SftExample(tuple(tokens.render(task.prompt)), tuple(answer)))

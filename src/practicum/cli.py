@@ -44,6 +44,8 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Entry point: turns errors into one clear message and an exit code."""
     try:
         arguments, overrides = split_overrides(sys.argv[1:] if argv is None else argv)
+        if overrides and arguments[:1] not in (["demo"], ["train"], ["sft"]):
+            raise UsageError(f"--{min(overrides)} is a key of a recipe; this command takes none")
         _overrides.clear()
         _overrides.update(overrides)
         code = app(arguments, exit_on_error=False, print_error=False)

@@ -6,8 +6,10 @@ A recipe is a TOML file of these fields; any of them can be overridden by its do
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
@@ -48,11 +50,14 @@ class TrainConfig(Section):
     learning_rate: float = Field(default=1e-5, ge=0.0)
     warmup_steps: int = Field(default=5, ge=0)
     decay_to: float = Field(default=1.0, ge=0.0, le=1.0)
-    """Share of the learning rate left in the last step; it falls linearly after the warm-up."""
+    """Share of the learning rate left at the end; it falls linearly after the warm-up, by updates:
+    a step without signal makes none."""
     beta1: float = Field(default=0.9, ge=0.0, lt=1.0)
     beta2: float = Field(default=0.95, ge=0.0, lt=1.0)
     weight_decay: float = Field(default=0.0, ge=0.0)
     max_grad_norm: float = Field(default=1.0, gt=0.0)
+    updates_per_step: int = Field(default=1, ge=1)
+    """Optimizer updates on the same groups; beyond the first the ratio can leave 1, and clip."""
     clip_low: float = Field(default=0.2, gt=0.0, lt=1.0)
     clip_high: float = Field(default=0.28, gt=0.0)
     micro_batch_tokens: int = Field(default=4096, ge=1)
@@ -65,6 +70,38 @@ class SftConfig(Section):
     steps: int = Field(default=0, ge=0)
     batch_size: int = Field(default=32, ge=1)
     learning_rate: float = Field(default=1e-3, ge=0.0)
+
+
+def with_floor(shares: Mapping[str, float], floor: float) -> dict[str, Fraction]:
+    """Normalise to a sum of 1 with no share below `floor`; the others give way in proportion.
+
+    Exact, and sorted by domain. Raises UsageError for shares that are not positive or floors that
+    add up to more than 1.
+    """
+    if not shares:
+        raise UsageError("at least one domain is needed")
+    if not all(0 < share < math.inf for share in shares.values()):
+        raise UsageError(
+            f"every share must be above 0 and finite, not {dict(shares)}; leave a domain out to "
+            "switch it off"
+        )
+    if floor * len(shares) > 1:
+        raise UsageError(f"a floor of {floor} for each of {len(shares)} domains exceeds 1")
+    # Ten floors of 0.1 are a hair above 1, since the float is a hair above a tenth.
+    least = min(Fraction(floor), Fraction(1, len(shares)))
+    given = {domain: Fraction(shares[domain]) for domain in sorted(shares)}
+    result = _scaled(given, Fraction(1))
+    # Raising some to the floor lowers the others, which may put one of those below it in turn.
+    while any(share < least for share in result.values()):
+        raised = {domain for domain, share in result.items() if share <= least}
+        rest = {domain: share for domain, share in given.items() if domain not in raised}
+        result = dict.fromkeys(given, least) | _scaled(rest, 1 - least * len(raised))
+    return result
+
+
+def _scaled(shares: Mapping[str, Fraction], total: Fraction) -> dict[str, Fraction]:
+    factor = total / sum(shares.values(), Fraction(0)) if shares else total
+    return {domain: share * factor for domain, share in shares.items()}
 
 
 class DomainsConfig(Section):
@@ -81,14 +118,7 @@ class DomainsConfig(Section):
 
     @model_validator(mode="after")
     def _check(self) -> DomainsConfig:
-        if not self.shares:
-            raise ValueError("at least one domain is needed")
-        if any(not share > 0 for share in self.shares.values()):
-            raise ValueError("every share must be above 0; leave a domain out to switch it off")
-        if self.floor * len(self.shares) > 1.0:
-            raise ValueError(
-                f"a floor of {self.floor} for each of {len(self.shares)} domains exceeds 1"
-            )
+        with_floor(self.shares, self.floor)
         low, high = self.levels
         if not 0.0 <= low <= high <= 1.0:
             raise ValueError(f"levels must satisfy 0 <= low <= high <= 1, not {low}, {high}")
@@ -182,18 +212,19 @@ def shipped_recipes() -> list[str]:
 
 
 def _read(source: str) -> dict[str, Any]:
-    path = Path(source)
-    if path.suffix == ".toml" or path.exists():
+    known = shipped_recipes()
+    if source in known:
+        text = (resources.files("practicum") / "recipes" / f"{source}.toml").read_text("utf-8")
+    elif source.endswith(".toml") or Path(source).is_file():
         try:
-            text = path.read_text()
+            text = Path(source).read_text("utf-8")
         except OSError as error:
             raise UsageError(f"cannot read the recipe {source!r}: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise UsageError(f"the recipe {source!r} is not a text file") from None
     else:
-        known = shipped_recipes()
-        if source not in known:
-            hint = did_you_mean(source, known)
-            raise UsageError(f"no recipe file or shipped recipe {source!r}.{hint}")
-        text = (resources.files("practicum") / "recipes" / f"{source}.toml").read_text()
+        hint = did_you_mean(source, known)
+        raise UsageError(f"no recipe file or shipped recipe {source!r}.{hint}")
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -19,7 +19,7 @@ from practicum.environment.rollout.rollouts import RolloutEngine
 from practicum.environment.scheduling.buffer import Buffer, Slot
 from practicum.observe.step_metrics import step_metrics
 from practicum.protocols import Curriculum, Policy, Sink, Store, Trainer
-from practicum.types import Task
+from practicum.types import Task, judged
 
 
 @dataclass(slots=True)
@@ -77,17 +77,15 @@ class Loop:
         started = time.perf_counter()
         groups = await buffer.take()
         taken = time.perf_counter()
-        trajectories = [t for group in groups for t in group.trajectories]
-        verdicts = {id: v for group in groups for id, v in group.verdicts.items()}
         # 4. update
-        update = partial(self.trainer.update, self.policy, self.reference, trajectories, verdicts)
+        update = partial(self.trainer.update, self.policy, self.reference, *judged(groups))
         trained = await asyncio.get_running_loop().run_in_executor(self.trainer_thread, update)
-        report = self.env_qc.report(trajectories, verdicts)  # 5. report
+        lost = sorted(buffer.lost, key=lambda group: group.id)
+        report = self.env_qc.report(*judged([*groups, *lost]))  # 5. report
         self.store.commit(step, [group.id for group in groups])
         metrics = {
-            **step_metrics(step, groups, report),
+            **step_metrics(step, groups, lost, report),
             **trained,
-            "groups/dropped": float(buffer.num_dropped),
             "time/rollout_s": taken - started,
             "time/train_s": (ended := time.perf_counter()) - taken,
             "time/step_s": ended - started,

@@ -1,13 +1,13 @@
 """What a run does from start to end: evaluate, train, evaluate again, export, report.
 
-Everything is written down as it happens, and done work is never done again: `resume` finds out from
-the run folder where to go on.
+Everything is written down as it happens: `resume` finds out from the run folder where to go on.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ctypes
+import shutil
 import signal
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -21,11 +21,12 @@ from practicum.config import RunConfig
 from practicum.environment.evals.run import evaluate
 from practicum.errors import Stopped, UsageError
 from practicum.observe.checkpoints import Checkpoints
-from practicum.observe.evals import write_eval
+from practicum.observe.evals import drop_later_evals, write_eval
+from practicum.observe.files import TEMPORARY, disk_error, sync
 from practicum.observe.html import write_report
 from practicum.observe.metrics import MetricsLog
 from practicum.observe.progress import progress
-from practicum.observe.run_folder import RunFolder, free_name
+from practicum.observe.run_folder import Kind, RunFolder, free_name
 from practicum.observe.runlog import RunLog
 from practicum.observe.store import TrajectoryStore
 from practicum.observe.view import view_run
@@ -44,28 +45,34 @@ def train(config: RunConfig) -> Path:
 def resume(path: Path) -> Path:
     """Go on with a run from its last checkpoint, or from the start if it has none yet."""
     with RunFolder.open(path, own=True) as folder:
+        if folder.kind != "train":
+            raise UsageError(
+                f"{path} is a run of the {folder.kind} stage only, which is not resumed; train on "
+                f"from its model with `--model {path / 'model'}`"
+            )
         _run(folder.config(), folder)
         return folder.path
 
 
 def supervise(config: RunConfig) -> Path:
     """Only the supervised stage: warm up, evaluate and export the model."""
-    with _new_folder(config, f"{config.name}-sft") as folder:
+    if not config.sft.steps:
+        raise UsageError("this recipe has no supervised stage: set `--sft.steps`, such as 60")
+    with _new_folder(config, f"{config.name}-sft", "sft") as folder, ExitStack() as stack:
+        stack.enter_context(_stoppable("stopped; nothing was kept"))
         run = assemble(config, on_warm_up=_say_warm_up)
-        try:
-            asyncio.run(_evaluate(run, folder, step=0))
-            run.export(folder.path / "model")
-        finally:
-            run.close()
-        console.print(f"model: {folder.path / 'model'}")
+        stack.callback(run.close)
+        asyncio.run(_evaluate(run, folder, step=0))
+        _export(run, folder)
+        console.print(f"model: {folder.path / 'model'}", soft_wrap=True)
         return folder.path
 
 
 @contextmanager
-def _new_folder(config: RunConfig, name: str) -> Generator[RunFolder]:
+def _new_folder(config: RunConfig, name: str, kind: Kind = "train") -> Generator[RunFolder]:
     """A run's folder, gone again if the run is refused before it began."""
     root = Path(config.output)
-    with RunFolder.create(root, free_name(root, name), config) as folder:
+    with RunFolder.create(root, free_name(root, name), config, kind=kind) as folder:
         try:
             yield folder
         except UsageError:
@@ -99,6 +106,7 @@ def _run(config: RunConfig, folder: RunFolder) -> None:
         step = run.trainer.version
         store.rewind(step)
         metrics.rewind(step)
+        drop_later_evals(folder.evals, step)
         log.event("started", step=step, policy=run.policy.name)
         bar = stack.enter_context(progress(config.train.steps, console))
 
@@ -108,7 +116,7 @@ def _run(config: RunConfig, folder: RunFolder) -> None:
                 log.event("checkpoint", step=done)
 
         loop = run.loop(store, [metrics, bar], checkpoint)
-        with _stoppable(folder.path):
+        with _stoppable(f"stopped; go on with `practicum resume {folder.path}`"):
             asyncio.run(_stages(run, folder, loop.run))
     _conclude(folder)
 
@@ -122,8 +130,7 @@ async def _stages(
             await train_until(step)
         if run.trainer.version == step and not (folder.evals / f"{step:06d}.json").exists():
             await _evaluate(run, folder, step)
-    if not (folder.path / "model").exists():
-        await asyncio.to_thread(run.export, folder.path / "model")
+    await asyncio.to_thread(_export, run, folder)
 
 
 async def _evaluate(run: Run, folder: RunFolder, step: int) -> None:
@@ -140,6 +147,21 @@ async def _evaluate(run: Run, folder: RunFolder, step: int) -> None:
     )
     write_eval(folder.evals, result)
     _release_memory()
+
+
+def _export(run: Run, folder: RunFolder) -> None:
+    """Write `model/`, whole or not at all."""
+    final = folder.path / "model"
+    if final.exists():
+        return
+    partial = final.with_name(f"model{TEMPORARY}export")
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        run.export(partial)
+        partial.rename(final)
+        sync(folder.path)
+    except OSError as error:
+        raise disk_error(final, error) from error
 
 
 def _release_memory() -> None:
@@ -171,8 +193,8 @@ def _state(run: Run) -> dict[str, object]:
 
 
 @contextmanager
-def _stoppable(run: Path) -> Generator[None]:
-    """Treat a request to terminate like Ctrl-C: stop in order, and say how to go on."""
+def _stoppable(message: str) -> Generator[None]:
+    """Treat a request to terminate like Ctrl-C: stop in order, and say how it stands."""
 
     # asyncio turns the interrupt into a cancellation, so that everything is closed on the way out
     def interrupt(*_: object) -> None:
@@ -182,7 +204,7 @@ def _stoppable(run: Path) -> Generator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        raise Stopped(f"stopped; go on with `practicum resume {run}`") from None
+        raise Stopped(message) from None
     finally:
         signal.signal(signal.SIGTERM, previous)
 

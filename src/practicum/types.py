@@ -391,6 +391,13 @@ class Group:
         return sum(scores) / len(scores) if scores else None
 
 
+def judged(groups: Iterable[Group]) -> tuple[list[Trajectory], dict[str, Verdict]]:
+    """All trajectories of some groups, in order, and their verdicts by trajectory id."""
+    groups = list(groups)
+    trajectories = [trajectory for group in groups for trajectory in group.trajectories]
+    return trajectories, {id: v for group in groups for id, v in group.verdicts.items()}
+
+
 @dataclass(frozen=True, slots=True)
 class TaskResult:
     """How one group did at one task."""

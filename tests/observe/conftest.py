@@ -202,7 +202,6 @@ class _World:
             "train/grad_norm": gauss(0.9, 0.15),
             "train/entropy": 0.9 * math.exp(-1.4 * step / num_steps) + gauss(0, 0.02),
             "train/logprob_gap": abs(gauss(0, 2e-7)),
-            "groups/dropped": float(step // 20),
             "time/rollout_s": rollout_s,
             "time/train_s": train_s,
             "time/backward_s": 0.6 * train_s,
@@ -269,7 +268,8 @@ def _build_run(
                 if step % 9 == 0
             )
             log.findings(step, findings)
-            measured = step_metrics(step, groups, Report(step, (), {}, findings))
+            lost = [_make_group(f"{step:03d}-lost", answers=("", ""))] if step % 4 == 3 else []
+            measured = step_metrics(step, groups, lost, Report(step, (), {}, findings))
             metrics.log(step, measured | world.training(step, num_steps))
         if stop_after is None:
             write_eval(run.evals, world.evaluation(held_out, num_steps, num_steps))

@@ -13,6 +13,7 @@ from practicum.observe.evals import (
     EvalTask,
     accuracy,
     compare,
+    drop_later_evals,
     read_eval,
     read_evals,
     write_eval,
@@ -98,3 +99,15 @@ def test_other_tasks_after_than_before_are_refused() -> None:
         compare(result(0, {"a1": 0.0}), result(9, {"a2": 0.0}))
     with pytest.raises(UsageError, match="no task of domain 'reversal'"):
         accuracy(result(0, {"a1": 0.0}), "reversal")
+
+
+def test_evaluations_of_abandoned_steps_are_dropped_and_no_others(tmp_path: Path) -> None:
+    for step in (0, 9, 15, 1_000_000):
+        write_eval(tmp_path, result(step, {"a1": 1.0}))
+    (tmp_path / "000020.json").write_text("damaged")
+    (tmp_path / "mine.json").write_text("{}")
+    drop_later_evals(tmp_path, 9)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "000000.json", "000009.json", "mine.json",
+    ]  # fmt: skip
+    drop_later_evals(tmp_path / "none", 0)

@@ -55,6 +55,7 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_only_what_is_unfinished_is_removed(tmp_path: Path) -> None:
     for name in ("a", "a.tmp-12ab", "b.tmp-00ff"):
         (tmp_path / name).write_bytes(b"")
+    (tmp_path / "model.tmp-1234" / "deep").mkdir(parents=True)
     remove_unfinished(tmp_path)
     assert os.listdir(tmp_path) == ["a"]
 

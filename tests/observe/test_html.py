@@ -226,6 +226,13 @@ def test_unscored_tasks_are_told_beside_the_headline(summary: RunSummary) -> Non
     assert re.search(r"lies between\s+\+10\.0 and \+20\.0", text)
 
 
+def test_an_algorithm_without_a_name_of_its_own_shows_as_it_is(summary: RunSummary) -> None:
+    train = summary.config.train.model_copy(update={"algorithm": "novel"})
+    config = summary.config.model_copy(update={"train": train})
+    text = Inventory(render_report(dataclasses.replace(summary, config=config))).text
+    assert "novel on 4 domains" in text
+
+
 def test_outcomes_all_have_words(summary: RunSummary) -> None:
     outcomes = {str(outcome): 1 for outcome in Outcome}
     text = Inventory(render_report(dataclasses.replace(summary, outcomes=outcomes))).text

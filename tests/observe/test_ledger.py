@@ -96,3 +96,11 @@ def test_another_format_is_refused_by_both_numbers(tmp_path: Path) -> None:
         connection.execute("pragma user_version = 9")
     with pytest.raises(UsageError, match="ledger format 9, this version reads 1"):
         Ledger(path)
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+def test_a_damaged_ledger_is_named(tmp_path: Path, read_only: bool) -> None:
+    path = tmp_path / "ledger.sqlite"
+    path.write_bytes(b"no database, but long enough to be taken for one" * 40)
+    with pytest.raises(StoreError, match=r"cannot open the ledger .*ledger\.sqlite"):
+        Ledger(path, read_only=read_only)

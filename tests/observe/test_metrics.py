@@ -79,3 +79,10 @@ def test_the_digest_sees_results_and_not_the_clock(tmp_path: Path) -> None:
 
 def test_reading_what_is_not_there_gives_nothing(tmp_path: Path) -> None:
     assert read_metrics(tmp_path / "metrics.jsonl") == []
+
+
+@pytest.mark.parametrize("step", ["Infinity", '"inf"', "null", "NaN"])
+def test_a_step_that_is_no_number_is_named_by_its_line(tmp_path: Path, step: str) -> None:
+    (tmp_path / "metrics.jsonl").write_text(f'{{"step": {step}}}\n')
+    with pytest.raises(StoreError, match="line 1 is damaged"):
+        read_metrics(tmp_path / "metrics.jsonl")

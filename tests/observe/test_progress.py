@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import io
+import math
 
+import pytest
 from rich.console import Console
 
 from practicum.observe.progress import LiveProgress, progress
 from practicum.observe.step_numbers import read_step
+from practicum.statistics import Interval
 
 ROW = {
-    "reward/mean": 0.43, "reward/std": 0.4, "reward/num": 96.0, "reward/addition": 0.52,
+    "reward/mean": 0.43, "reward/low": 0.18, "reward/high": 0.68, "reward/addition": 0.52,
     "reward/reversal": 0.31, "groups/addition": 7.0, "groups/reversal": 5.0,
     "groups/signal_share": 0.83, "groups/dropped": 1.0, "tokens/sampled": 1240.0,
     "time/rollout_s": 3.1, "time/train_s": 1.9, "time/verify_s": 0.2, "time/step_s": 5.2,
@@ -42,9 +45,9 @@ def test_a_terminal_gets_a_table_that_grows_with_the_run() -> None:
     with progress(45, terminal) as sink:
         assert isinstance(sink, LiveProgress)
         sink.log(0, ROW)
-        sink.log(1, ROW | {"reward/mean": 0.6, "reward/addition": 0.8})
+        sink.log(1, ROW | {"reward/mean": 0.6, "reward/low": 0.35, "reward/addition": 0.8})
     final = out.getvalue().rsplit("step 2/45", 1)[1]
-    assert "0.60 [0.35, 0.85]" in final
+    assert "0.60 [0.35, 0.68]" in final
     assert "▁█" in final
     assert "400 tok/s" in final
     assert "about 3 min 44 s left" in final
@@ -77,6 +80,19 @@ def test_reading_a_row() -> None:
     assert numbers.tokens_per_s == 400.0
     assert list(numbers.phases) == ["rollout", "train", "other"]
     assert numbers.parts == {"rollout": {"verify": 0.2}, "train": {"backward": 1.1}}
-    own = read_step({"step": 0, "reward/mean": 0.5, "reward/low": 0.4, "reward/high": 0.6})
-    assert own.reward is not None
-    assert (own.reward.low, own.reward.high) == (0.4, 0.6)
+    assert (numbers.num_dropped, numbers.peak_memory_gb) == (1, None)
+    assert numbers.reward == Interval(0.43, 0.18, 0.68, 12)
+    assert read_step({"step": 0, "reward/mean": 0.5}).reward == Interval(
+        0.5, -math.inf, math.inf, 0
+    )
+
+
+@pytest.mark.parametrize("odd", [math.inf, -math.inf, math.nan])
+def test_a_row_of_a_training_that_diverged_reads_and_shows(odd: float) -> None:
+    row = dict.fromkeys(ROW, odd)
+    assert read_step({"step": 4, **row}).domain_groups == {}
+    for terminal in (True, False):
+        where, out = console(terminal=terminal)
+        with progress(2, where) as sink:
+            sink.log(0, row)
+        assert "step 1/2" in out.getvalue()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from practicum.config import RunConfig, resolve
-from practicum.errors import UsageError
+from practicum.errors import StoreError, UsageError
 from practicum.observe.run_folder import RunFolder, free_name
 
 CONFIG = resolve({"name": "demo", "seed": 3, "train": {"learning_rate": 2e-5}}, {})
@@ -150,3 +150,22 @@ def test_a_forked_child_does_not_keep_the_lock_of_its_dead_parent(tmp_path: Path
     finally:
         os.kill(child, signal.SIGKILL)
         parent.stdout.close()
+
+
+def test_a_run_keeps_its_kind_and_trains_if_it_names_none(tmp_path: Path) -> None:
+    RunFolder.create(tmp_path, "warm", CONFIG, kind="sft").close()
+    assert RunFolder.open(tmp_path / "warm").kind == "sft"
+    RunFolder.create(tmp_path, "demo", CONFIG).close()
+    run = RunFolder.open(tmp_path / "demo")
+    assert run.manifest()["kind"] == run.kind == "train"
+    older = {name: value for name, value in run.manifest().items() if name != "kind"}
+    (run.path / "manifest.json").write_text(json.dumps(older))
+    assert run.kind == "train"
+
+
+@pytest.mark.parametrize("content", ["", "[]", '"text"', "{"])
+def test_a_mangled_manifest_is_named(tmp_path: Path, content: str) -> None:
+    RunFolder.create(tmp_path, "demo", CONFIG).close()
+    (tmp_path / "demo" / "manifest.json").write_text(content)
+    with pytest.raises(StoreError, match=r"cannot read .*demo/manifest\.json"):
+        RunFolder.open(tmp_path / "demo")

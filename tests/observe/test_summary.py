@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from practicum.config import resolve
 from practicum.errors import UsageError
 from practicum.observe.cards import card
 from practicum.observe.curves import health_curves, reward_curves
 from practicum.observe.metrics import read_metrics
+from practicum.observe.run_folder import RunFolder
 from practicum.observe.sampling import choose
+from practicum.observe.step_numbers import read_step
 from practicum.observe.store import TrajectoryStore
 from practicum.observe.summary import summarise
 from practicum.types import Group
@@ -25,6 +28,7 @@ def test_the_whole_run_is_there(finished_run: Path) -> None:
     assert summary.model == "SmolLM2-135M-Instruct (from Q4_1)"
     assert summary.steps_done == 9
     assert summary.num_trajectories == sum(summary.outcomes.values()) == 9 * 8 * 4
+    assert summary.num_dropped_groups == 2  # one each in the steps 3 and 7
     assert summary.compared_steps == (0, 9)
     assert [c.domain for c in summary.comparisons] == [
         None, "addition", "max_of_three", "reversal", "transitive",
@@ -104,6 +108,23 @@ def test_rows_of_an_older_version_with_fewer_keys_still_read(
     summary = summarise(run)
     assert summary.speed.tokens_per_s is None
     assert summary.speed.phases == {}
+
+
+def test_the_target_of_a_domain_is_its_share_with_the_floor(tmp_path: Path) -> None:
+    domains = {"shares": {"addition": 99.0, "reversal": 1.0}, "floor": 0.2}
+    config = resolve({"domains": domains}, {})
+    RunFolder.create(tmp_path, "demo", config).close()
+    found = {share.domain: share.target for share in summarise(tmp_path / "demo").mix}
+    assert found == {"addition": 0.8, "reversal": 0.2}
+
+
+def test_the_speed_of_the_run_is_that_of_its_steps(finished_run: Path) -> None:
+    steps = [read_step(row) for row in read_metrics(finished_run / "metrics.jsonl")]
+    speed = summarise(finished_run).speed
+    assert speed.tokens_per_s is not None
+    rollout_s = sum(step.phases["rollout"] for step in steps)
+    tokens = [(step.tokens_per_s or 0.0) * step.phases["rollout"] for step in steps]
+    assert speed.tokens_per_s == pytest.approx(sum(tokens) / rollout_s)
 
 
 def test_samples_cover_domains_endings_and_both_ends_of_the_run(finished_run: Path) -> None:

@@ -18,7 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from practicum.errors import StoreError, UsageError
-from practicum.observe.files import TEMPORARY, DamagedWarning, disk_error, replace_file, sync
+from practicum.observe.files import (
+    TEMPORARY,
+    DamagedWarning,
+    disk_error,
+    remove_unfinished,
+    replace_file,
+    sync,
+)
 
 CHECKPOINT_FORMAT = 1
 _STATE, _MANIFEST = "state.json", "manifest.json"
@@ -115,8 +122,7 @@ class Checkpoints:
 
     def _clean(self) -> None:
         """Finish or remove what a killed writer left half done."""
-        for path in self.folder.glob(f"*{TEMPORARY}*"):
-            shutil.rmtree(path, ignore_errors=True)
+        remove_unfinished(self.folder)
         for path in self.folder.glob(f"*{_REPLACED}"):
             final = path.with_name(path.name.removesuffix(_REPLACED))
             if final.exists():

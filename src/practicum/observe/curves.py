@@ -98,7 +98,8 @@ def _from_metrics(metrics: Sequence[Row]) -> tuple[Curve, Mapping[str, Curve]]:
             overall.append((numbers.step, numbers.reward.mean))
         for domain, value in numbers.domain_rewards.items():
             by_domain[domain].append((numbers.step, value))
-    return _plain(overall), {domain: _plain(found) for domain, found in sorted(by_domain.items())}
+    drawn = {domain: _plain(found) for domain, found in sorted(by_domain.items())}
+    return _plain(overall), {domain: curve for domain, curve in drawn.items() if curve}
 
 
 def _point(step: int, mean: float, trend: float, low: float, high: float) -> Point:

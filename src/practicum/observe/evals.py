@@ -14,7 +14,7 @@ import msgspec
 
 from practicum.errors import StoreError, UsageError
 from practicum.observe.codec import without_surrogates
-from practicum.observe.files import replace_file
+from practicum.observe.files import disk_error, replace_file, sync
 from practicum.statistics import (
     Interval,
     PairedDifference,
@@ -117,6 +117,20 @@ def read_eval(path: Path) -> EvalResult:
 def read_evals(folder: Path) -> list[EvalResult]:
     """All evaluations of a run, earliest first."""
     return sorted((read_eval(path) for path in folder.glob("*.json")), key=lambda r: r.step)
+
+
+def drop_later_evals(folder: Path, step: int) -> None:
+    """Delete the evaluations after more than `step` steps: those of weights that a resume left."""
+    later = [
+        path for path in folder.glob("*.json") if path.stem.isdecimal() and int(path.stem) > step
+    ]
+    try:
+        for path in later:
+            path.unlink()
+        if later:
+            sync(folder)
+    except OSError as error:
+        raise disk_error(folder, error) from error
 
 
 def accuracy(result: EvalResult, domain: str | None = None) -> Accuracy:

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import secrets
+import shutil
 from collections.abc import Generator
 from pathlib import Path
 
@@ -41,9 +42,11 @@ def create_file(path: Path, content: bytes) -> None:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what a killed writer left half done in this folder."""
+    """Remove the files and folders that a killed writer left half done in this folder."""
     for path in folder.glob(f"*{TEMPORARY}*"):
-        if path.is_file():
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
             path.unlink(missing_ok=True)
 
 

@@ -65,7 +65,7 @@ def render_report(summary: RunSummary) -> str:
             style=Markup(style),  # ours, from the package
             policy=f"default-src 'none'; style-src 'sha256-{digest}'; {_FORBIDDEN}",
             outcome_words=_OUTCOMES,
-            algorithm=_ALGORITHMS[summary.config.train.algorithm],
+            algorithm=_ALGORITHMS.get(name := summary.config.train.algorithm, name),
             overall=summary.comparisons[0] if summary.comparisons else None,
             headline=headline(summary),
             limits=_difference_limits(summary.comparisons),

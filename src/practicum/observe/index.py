@@ -14,6 +14,7 @@ from pathlib import Path
 
 from practicum.errors import StoreError
 from practicum.observe.segments import TrajectoryRow
+from practicum.observe.snapshot import snapshot
 
 INDEX_FORMAT = 1
 """A cache of another format is thrown away and rebuilt."""
@@ -138,7 +139,7 @@ class Index:
 
 def _open(path: Path, in_memory: bool) -> sqlite3.Connection:
     if in_memory:
-        connection = _copy(path)
+        connection = snapshot(path)
     else:
         connection = sqlite3.connect(path, check_same_thread=False)
         connection.execute("pragma journal_mode = wal")
@@ -152,18 +153,6 @@ def _prepare(connection: sqlite3.Connection) -> sqlite3.Connection:
     connection.executescript(_SCHEMA)
     connection.execute(f"pragma user_version = {INDEX_FORMAT}")
     return connection
-
-
-def _copy(path: Path) -> sqlite3.Connection:
-    """A copy in memory: a reader then neither waits for the writer nor changes anything."""
-    memory = sqlite3.connect(":memory:", check_same_thread=False)
-    if path.exists():
-        source = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
-        try:
-            source.backup(memory)
-        finally:
-            source.close()
-    return memory
 
 
 def _delete(path: Path) -> None:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from practicum.errors import StoreError, UsageError
+from practicum.observe.snapshot import snapshot
 
 LEDGER_FORMAT = 1
 
@@ -42,20 +43,18 @@ class Ledger:
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self._lock = threading.Lock()
-        if read_only:
-            self._connection = _snapshot(path)
-        else:
-            self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-            self._connection.execute("pragma journal_mode = wal")
-            self._connection.execute("pragma synchronous = full")
-        (found,) = self._connection.execute("pragma user_version").fetchone()
-        if found not in (0, LEDGER_FORMAT):
-            raise UsageError(
-                f"{path} has ledger format {found}, this version reads {LEDGER_FORMAT}; "
-                "use the version of practicum that wrote it"
-            )
-        self._connection.executescript(_SCHEMA)
-        self._connection.execute(f"pragma user_version = {LEDGER_FORMAT}")
+        try:
+            self._connection = snapshot(path) if read_only else _writable(path)
+            (found,) = self._connection.execute("pragma user_version").fetchone()
+            if found not in (0, LEDGER_FORMAT):
+                raise UsageError(
+                    f"{path} has ledger format {found}, this version reads {LEDGER_FORMAT}; "
+                    "use the version of practicum that wrote it"
+                )
+            self._connection.executescript(_SCHEMA)
+            self._connection.execute(f"pragma user_version = {LEDGER_FORMAT}")
+        except sqlite3.Error as error:
+            raise StoreError(f"cannot open the ledger {path}: {error}") from error
 
     def commit(self, step: int, group_ids: Sequence[str]) -> None:
         """Durable on return; repeating the same commit changes nothing.
@@ -147,13 +146,8 @@ class Ledger:
         return found[0] if found else None
 
 
-def _snapshot(path: Path) -> sqlite3.Connection:
-    """A copy in memory: a reader then neither waits for the writer nor changes anything."""
-    memory = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
-    if path.exists():
-        source = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
-        try:
-            source.backup(memory)
-        finally:
-            source.close()
-    return memory
+def _writable(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+    connection.execute("pragma journal_mode = wal")
+    connection.execute("pragma synchronous = full")
+    return connection

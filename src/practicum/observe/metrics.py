@@ -16,7 +16,7 @@ from typing import Any
 from practicum.errors import StoreError
 from practicum.observe.files import disk_error, replace_file, sync, torn_bytes
 
-VOLATILE = frozenset({"memory/peak_gb", "tokens/per_s"})
+VOLATILE = frozenset({"memory/peak_gb"})
 """Differ between equal runs, beside everything under `time/`: left out of `digest`."""
 
 Row = dict[str, float]
@@ -93,7 +93,7 @@ def read_metrics(path: Path) -> list[Row]:
             row: dict[str, Any] = json.loads(line)
             rows.append({name: float(value) for name, value in row.items()})
             rows[-1]["step"] = int(row["step"])
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, OverflowError, TypeError, KeyError, AttributeError) as error:
             raise StoreError(f"{path}, line {number} is damaged: {error}") from error
     return rows
 

@@ -16,12 +16,15 @@ import time
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast
 
 from practicum.config import RunConfig, resolve
 from practicum.errors import StoreError, UsageError, did_you_mean
 from practicum.observe.files import create_file, disk_error, replace_file
 from practicum.observe.lock import Lock
+
+Kind = Literal["train", "sft"]
+"""What a run does: all of the recipe, or only its supervised stage."""
 
 RUN_FORMAT = 1
 _MANIFEST, _CONFIG = "manifest.json", "config.json"
@@ -44,7 +47,7 @@ class RunFolder:
         self._lock = lock
 
     @staticmethod
-    def create(root: Path, name: str, config: RunConfig) -> RunFolder:
+    def create(root: Path, name: str, config: RunConfig, *, kind: Kind = "train") -> RunFolder:
         """Make the folder, own it, and write down the configuration.
 
         Raises UsageError for an unusable name or a run that already exists.
@@ -65,7 +68,8 @@ class RunFolder:
             for folder in _FOLDERS:
                 (path / folder).mkdir(exist_ok=True)
             replace_file(path / _CONFIG, config.model_dump_json(indent=2).encode() + b"\n")
-            create_file(path / _MANIFEST, json.dumps(_facts(name), indent=2).encode() + b"\n")
+            manifest = json.dumps(_facts(name, kind), indent=2)
+            create_file(path / _MANIFEST, manifest.encode() + b"\n")
         except FileExistsError:  # another process created the same run a moment ago
             lock.release()
             raise UsageError(_exists(path)) from None
@@ -95,7 +99,7 @@ class RunFolder:
         return run
 
     def manifest(self) -> Mapping[str, Any]:
-        """Format, creation time and the versions of what wrote the run."""
+        """Format, kind, creation time and the versions of what wrote the run."""
         return _read_json(self.path / _MANIFEST)
 
     def config(self) -> RunConfig:
@@ -125,6 +129,10 @@ class RunFolder:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def kind(self) -> Kind:
+        return self.manifest().get("kind", "train")
 
     @property
     def trajectories(self) -> Path:
@@ -188,7 +196,7 @@ def _similar(path: Path) -> str:
     return did_you_mean(path.name, siblings)
 
 
-def _facts(name: str) -> dict[str, Any]:
+def _facts(name: str, kind: Kind) -> dict[str, Any]:
     versions: dict[str, str] = {"python": platform.python_version()}
     for package in _PACKAGES:  # the metadata, not the package: nothing heavy is imported
         try:
@@ -198,6 +206,7 @@ def _facts(name: str) -> dict[str, Any]:
     return {
         "format": RUN_FORMAT,
         "id": name,
+        "kind": kind,
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "platform": f"{platform.system()} {platform.machine()}",
         "versions": versions,
@@ -206,6 +215,9 @@ def _facts(name: str) -> dict[str, Any]:
 
 def _read_json(path: Path) -> Mapping[str, Any]:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        found: object = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise StoreError(f"cannot read {path}: {error}") from error
+    if not isinstance(found, dict):
+        raise StoreError(f"cannot read {path}: it holds no JSON object")
+    return cast("dict[str, Any]", found)

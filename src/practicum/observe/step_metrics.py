@@ -12,10 +12,12 @@ from practicum.statistics import clustered_mean
 from practicum.types import Group, Report
 
 
-def step_metrics(step: int, groups: Sequence[Group], report: Report) -> dict[str, float]:
-    """Rewards, signal, outcomes, tokens and staleness of a step's groups.
+def step_metrics(
+    step: int, groups: Sequence[Group], lost: Sequence[Group], report: Report
+) -> dict[str, float]:
+    """Numbers of the groups trained on; the outcomes include those of the `lost` groups.
 
-    `step` equals the version that is trained from, so a token's staleness is `step - its version`.
+    `step` equals the version trained from: the staleness of a token is `step - its version`.
     """
     verdicts = [verdict for group in groups for verdict in group.verdicts.values()]
     rewards = [verdict.reward for verdict in verdicts]
@@ -26,7 +28,7 @@ def step_metrics(step: int, groups: Sequence[Group], report: Report) -> dict[str
     for group in groups:
         by_domain[group.task.domain] += [verdict.reward for verdict in group.verdicts.values()]
     staleness = [step - t.oldest_version for t in trajectories if t.oldest_version is not None]
-    outcomes = Counter(trajectory.outcome for trajectory in trajectories)
+    outcomes = Counter(t.outcome for group in (*groups, *lost) for t in group.trajectories)
     domains = Counter(group.task.domain for group in groups)
     metrics = {
         "reward/mean": mean.mean,
@@ -35,6 +37,7 @@ def step_metrics(step: int, groups: Sequence[Group], report: Report) -> dict[str
         "reward/std": statistics.pstdev(rewards),
         "reward/num": float(len(rewards)),
         "groups/signal_share": statistics.fmean(group.has_signal for group in groups),
+        "groups/dropped": float(len(lost)),
         "tokens/sampled": float(sum(t.usage.sampled_tokens for t in trajectories)),
         "tokens/prompt": float(sum(t.usage.prompt_tokens for t in trajectories)),
         "staleness/max": float(max(staleness, default=0)),

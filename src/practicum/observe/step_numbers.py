@@ -1,6 +1,7 @@
 """One row of metrics, read back with names: what progress, view and report have in common.
 
-Every key may be missing: a row of another version, or of a step that had none of it, still reads.
+Every key may be missing, and every value infinite: a row of another version, of a step that had
+none of it, or of a training that diverged still reads.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from practicum.statistics import Interval
-from practicum.statistics.quantiles import student_quantile, two_sided
 
 _NOT_DOMAINS = {
     "reward": frozenset({"mean", "std", "num", "low", "high"}),
@@ -39,8 +39,11 @@ class StepNumbers:
     reward: Interval | None
     domain_rewards: Mapping[str, float]
     domain_groups: Mapping[str, int]
+    num_dropped: int
+    """Groups that were given up in this step."""
     signal_share: float | None
     sampled_tokens: float | None
+    prompt_tokens: float | None
     attempts: Mapping[str, int]
     """Outcome -> number of attempts."""
     seconds: float | None
@@ -49,24 +52,27 @@ class StepNumbers:
     """Wall-clock seconds of each phase; `other` is what no phase accounts for."""
     parts: Mapping[str, Mapping[str, float]]
     """Phase -> seconds of what is known to have happened within it."""
+    peak_memory_gb: float | None
 
     @property
     def tokens_per_s(self) -> float | None:
         """Sampled tokens per second of rollout."""
-        rollout = self.phases.get("rollout") or self.seconds
-        if self.sampled_tokens is None or not rollout:
-            return None
-        return self.sampled_tokens / rollout
+        return token_rate(self.sampled_tokens, self.phases, self.seconds)
+
+
+def token_rate(
+    sampled_tokens: float | None, phases: Mapping[str, float], seconds: float | None
+) -> float | None:
+    """Sampled tokens per second of rollout, or of the whole time where no rollout was timed."""
+    rollout = phases.get("rollout") or seconds
+    return sampled_tokens / rollout if sampled_tokens is not None and rollout else None
 
 
 def read_step(row: Mapping[str, float]) -> StepNumbers:
     """Name the numbers of one metrics row."""
-    groups = {name: int(value) for name, value in _family(row, "groups").items()}
-    times = {
-        name.removesuffix("_s"): value
-        for name, value in _under(row, "time").items()
-        if math.isfinite(value)
-    }
+    known = {name: value for name, value in row.items() if math.isfinite(value)}
+    groups = {name: int(value) for name, value in _family(known, "groups").items()}
+    times = {name.removesuffix("_s"): value for name, value in _under(known, "time").items()}
     seconds = times.pop("step", None)
     phases = {name: value for name, value in times.items() if name not in _PARTS}
     parts: defaultdict[str, dict[str, float]] = defaultdict(dict)
@@ -82,30 +88,24 @@ def read_step(row: Mapping[str, float]) -> StepNumbers:
         reward=_reward(row, sum(groups.values())),
         domain_rewards=_family(row, "reward"),
         domain_groups=groups,
-        signal_share=row.get("groups/signal_share"),
-        sampled_tokens=row.get("tokens/sampled"),
-        attempts={name: int(value) for name, value in _under(row, "attempts").items()},
+        num_dropped=int(known.get("groups/dropped", 0.0)),
+        signal_share=known.get("groups/signal_share"),
+        sampled_tokens=known.get("tokens/sampled"),
+        prompt_tokens=known.get("tokens/prompt"),
+        attempts={name: int(value) for name, value in _under(known, "attempts").items()},
         seconds=seconds,
         phases=phases,
         parts={phase: dict(found) for phase, found in parts.items()},
+        peak_memory_gb=known.get("memory/peak_gb"),
     )
 
 
 def _reward(row: Mapping[str, float], num_groups: int) -> Interval | None:
-    """Mean reward with a 95 % interval.
-
-    Attempts at one task are no independent samples, and a row does not say how alike they are: the
-    interval counts each group once, which is right if they agree and too wide otherwise.
-    """
-    mean, std = row.get("reward/mean"), row.get("reward/std")
-    if mean is None:
+    """Mean reward with its 95 % interval; without logged bounds nothing is known of the spread."""
+    if (mean := row.get("reward/mean")) is None:
         return None
-    if "reward/low" in row and "reward/high" in row:
-        return Interval(mean, row["reward/low"], row["reward/high"], num_groups)
-    if std is None or num_groups < 2:
-        return Interval(mean, -math.inf, math.inf, num_groups)
-    half = student_quantile(two_sided(0.95), num_groups - 1) * std / math.sqrt(num_groups)
-    return Interval(mean, mean - half, mean + half, num_groups)
+    low, high = row.get("reward/low", -math.inf), row.get("reward/high", math.inf)
+    return Interval(mean, low, high, num_groups)
 
 
 def _family(row: Mapping[str, float], family: str) -> dict[str, float]:

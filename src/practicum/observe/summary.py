@@ -12,16 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from practicum.config import RunConfig
+from practicum.config import RunConfig, with_floor
+from practicum.errors import StoreError
 from practicum.observe.checkpoints import CHECKPOINT_FORMAT
 from practicum.observe.curves import Curve, health_curves, reward_curves
 from practicum.observe.evals import Accuracy, Comparison, EvalResult, accuracy, compare, read_evals
-from practicum.observe.metrics import Row, metrics_digest, read_metrics
+from practicum.observe.metrics import metrics_digest, read_metrics
 from practicum.observe.run_folder import RUN_FORMAT, RunFolder
 from practicum.observe.runlog import LoggedFinding, read_findings
 from practicum.observe.sampling import choose
 from practicum.observe.segments import SEGMENT_FORMAT, TrajectoryRow
-from practicum.observe.step_numbers import read_step
+from practicum.observe.step_numbers import StepNumbers, read_step, token_rate
 from practicum.observe.store import Attempt, TrajectoryStore
 from practicum.types import Outcome, VerifierId
 
@@ -102,6 +103,7 @@ def summarise(path: Path, num_samples: int = 20) -> RunSummary:
     run = RunFolder.open(path)
     config, manifest = run.config(), run.manifest()
     metrics = read_metrics(run.metrics)
+    numbers = [read_step(row) for row in metrics]
     evals = read_evals(run.evals)
     comparisons = _compare(evals)
     store = TrajectoryStore(run.trajectories, read_only=True)
@@ -114,9 +116,9 @@ def summarise(path: Path, num_samples: int = 20) -> RunSummary:
         store.close()
     digests = {"Metrics digest": metrics_digest(metrics), "Trajectories digest": store_digest}
     return RunSummary(
-        name=str(manifest["id"]),
+        name=str(manifest.get("id", path.name)),
         model=evals[-1].policy if evals else config.model.path,
-        created=str(manifest["created"]),
+        created=str(manifest.get("created", "unknown")),
         config=config,
         steps_done=len(metrics),
         evals=tuple((result.step, accuracy(result)) for result in evals if result.tasks),
@@ -125,12 +127,12 @@ def summarise(path: Path, num_samples: int = 20) -> RunSummary:
         reward=overall,
         domain_rewards=by_domain,
         health=tuple(health_curves(metrics)),
-        mix=_mix(config, metrics),
-        speed=_speed(metrics),
+        mix=_mix(config, numbers),
+        speed=_speed(numbers),
         outcomes=_outcomes(rows),
         num_trajectories=len(rows),
         num_superseded=num_superseded,
-        num_dropped_groups=int(max((row.get("groups/dropped", 0.0) for row in metrics), default=0)),
+        num_dropped_groups=sum(step.num_dropped for step in numbers),
         failures=_failures(rows),
         findings=tuple(read_findings(run.log)),
         samples=tuple(samples),
@@ -146,45 +148,44 @@ def _compare(evals: Sequence[EvalResult]) -> tuple[Comparison, ...]:
     return tuple(compare(evals[0], evals[-1]))
 
 
-def _mix(config: RunConfig, metrics: Sequence[Row]) -> tuple[DomainShare, ...]:
+def _mix(config: RunConfig, steps: Sequence[StepNumbers]) -> tuple[DomainShare, ...]:
     groups: Counter[str] = Counter()
-    for numbers in map(read_step, metrics):
+    for numbers in steps:
         groups.update(numbers.domain_groups)
-    shares = config.domains.shares
-    total_share, total_groups = sum(shares.values()), sum(groups.values())
+    targets = with_floor(config.domains.shares, config.domains.floor)
+    total_groups = sum(groups.values())
     return tuple(
         DomainShare(
             domain,
-            target=shares.get(domain, 0.0) / total_share,
+            target=float(targets.get(domain, 0)),
             realised=groups[domain] / total_groups if total_groups else 0.0,
             num_groups=groups[domain],
         )
-        for domain in sorted({*shares, *groups})
+        for domain in sorted({*targets, *groups})
     )
 
 
-def _speed(metrics: Sequence[Row]) -> Speed:
+def _speed(steps: Sequence[StepNumbers]) -> Speed:
     phases: defaultdict[str, float] = defaultdict(float)
     parts: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
     seconds = 0.0
-    for numbers in map(read_step, metrics):
+    for numbers in steps:
         seconds += numbers.seconds or 0.0
         for phase, found in numbers.parts.items():
             for name, value in found.items():
                 parts[phase][name] += value
         for name, value in numbers.phases.items():
             phases[name] += value
-    sampled = sum(row.get("tokens/sampled", 0.0) for row in metrics)
-    rollout = phases.get("rollout") or seconds
+    sampled = sum(numbers.sampled_tokens or 0.0 for numbers in steps)
     return Speed(
         seconds=seconds,
         phases=dict(phases),
         parts={phase: dict(found) for phase, found in parts.items()},
         sampled_tokens=sampled,
-        prompt_tokens=sum(row.get("tokens/prompt", 0.0) for row in metrics),
-        tokens_per_s=sampled / rollout if rollout else None,
+        prompt_tokens=sum(numbers.prompt_tokens or 0.0 for numbers in steps),
+        tokens_per_s=token_rate(sampled, phases, seconds),
         peak_memory_gb=max(
-            (r["memory/peak_gb"] for r in metrics if "memory/peak_gb" in r), default=None
+            (step.peak_memory_gb for step in steps if step.peak_memory_gb is not None), default=None
         ),
     )
 
@@ -220,8 +221,13 @@ def _verifiers(rows: Sequence[TrajectoryRow]) -> tuple[tuple[str, VerifierId], .
 
 
 def read_vocabulary(path: Path) -> Sequence[str] | None:
-    """The text of every token id, None if the run did not keep it."""
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    """The text of every token id, None if the run did not keep it. Raises StoreError."""
+    if not path.exists():
+        return None
+    try:
+        return [str(piece) for piece in json.loads(path.read_text(encoding="utf-8"))]
+    except (OSError, ValueError, TypeError) as error:
+        raise StoreError(f"cannot read {path}: {error}; remove it to see token ids") from error
 
 
 def _provenance(
@@ -230,7 +236,7 @@ def _provenance(
     versions = ", ".join(f"{name} {text}" for name, text in manifest.get("versions", {}).items())
     return (
         ("Seed", str(config.seed)),
-        ("Created", str(manifest["created"])),
+        ("Created", str(manifest.get("created", "unknown"))),
         ("Platform", str(manifest.get("platform", "unknown"))),
         ("Versions", versions),
         ("Formats", f"run {RUN_FORMAT}, segment {SEGMENT_FORMAT}, checkpoint {CHECKPOINT_FORMAT}"),

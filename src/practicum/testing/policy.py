@@ -50,6 +50,7 @@ class FakePolicy:
                 f"fit a context of {self.context_length}"
             )
         self.num_calls += 1
+        version = self.version  # what a straggler began with is what it is judged by
         prompt = "".join(map(chr, prompt_ids))
         if self.before is not None:
             await self.before(prompt)
@@ -59,7 +60,7 @@ class FakePolicy:
         return Completion(
             token_ids=token_ids,
             logprobs=(-1.0,) * len(token_ids),
-            versions=(self.version,) * len(token_ids),
+            versions=(version,) * len(token_ids),
             text=text,
             stop_reason=StopReason.EOS,
         )

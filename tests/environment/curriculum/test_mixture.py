@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from practicum.environment.curriculum.mixture import Mixture, with_floor
+from practicum.config import with_floor
+from practicum.environment.curriculum.mixture import Mixture
 from practicum.errors import UsageError
 
 SHARES = st.dictionaries(
@@ -51,6 +52,13 @@ def test_shares_sum_to_1_keep_the_floor_and_keep_their_order(
 def test_a_small_share_is_raised_and_the_others_give_way_in_proportion() -> None:
     floored = with_floor({"a": 60.0, "b": 30.0, "c": 0.001}, floor=0.1)
     assert [float(floored[domain]) for domain in "abc"] == pytest.approx([0.6, 0.3, 0.1])
+
+
+@pytest.mark.parametrize("num", [3, 10, 49])
+def test_floors_that_add_up_to_1_leave_equal_shares(num: int) -> None:
+    floored = with_floor({f"d{i}": 1.0 + i for i in range(num)}, floor=1 / num)
+    assert sum(floored.values()) == 1
+    assert [float(share) for share in floored.values()] == pytest.approx([1 / num] * num)
 
 
 @given(slots=st.lists(st.integers(0, 100), min_size=1, max_size=20))

@@ -1,14 +1,19 @@
 """Domains by name, from here and from other packages."""
 
+import random
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from practicum.environment.domains import DOMAINS, VERIFIER_REGISTRY, get_domain
-from practicum.environment.domains.registry import BUILT_IN, Domains
+from practicum.environment.domains.registry import BUILT_IN, RESERVED, Domains
+from practicum.environment.domains.scripted import scripted
 from practicum.errors import UsageError
+from practicum.observe.step_metrics import step_metrics
+from practicum.types import Group, Report, Verdict
 
 GOOD = """
 from dataclasses import replace
@@ -78,6 +83,26 @@ def test_a_plugin_that_does_not_fit_is_refused(
     install("other", entry_point, GOOD + "GROUP = 'x'\n")
     with pytest.raises(UsageError, match=message):
         get_domain(entry_point.split(" ")[0], Domains(BUILT_IN))
+
+
+@pytest.mark.parametrize("name", [*sorted(RESERVED), "Sums", "sums-abroad", "sums/abroad"])
+def test_a_name_that_metrics_cannot_tell_apart_is_refused(install: Install, name: str) -> None:
+    install("other", f"{name} = other:DOMAIN", GOOD.replace("sums_abroad", name))
+    with pytest.raises(UsageError, match=rf"'{name}' .*from other 1\.0.*; rename it"):
+        get_domain(name, Domains(BUILT_IN))
+    with pytest.raises(UsageError, match=f"built-in domain '{name}' .*; rename it"):
+        Domains([replace(BUILT_IN[0], name=name)])
+
+
+def test_the_names_that_metrics_use_themselves_are_reserved() -> None:
+    task = DOMAINS["addition"].draw(random.Random(0), 0.0, "train")
+    tried = scripted(task, task.answer)
+    verdict = Verdict(1.0, DOMAINS["addition"].verifier.id)
+    group = Group(tried.group_id, task, (tried,), {tried.id: verdict})
+    metrics = step_metrics(0, [group], [], Report(0, (), {}, ()))
+    families = [name.partition("/") for name in metrics]
+    used = {name for family, _, name in families if family in ("reward", "groups")}
+    assert used - {"addition"} <= RESERVED
 
 
 def test_two_plugins_of_one_name_are_refused(install: Install) -> None:

@@ -10,11 +10,13 @@ import pytest
 from practicum.environment.domains import (
     DOMAINS,
     VERIFIER_REGISTRY,
+    Limits,
     RewardHub,
     compute_reward,
     draw_pool,
     get_domain,
     penalty,
+    reward,
     verify,
 )
 from practicum.environment.domains.reward import MAX_CONCURRENT, NoSandboxes
@@ -215,6 +217,60 @@ def test_the_hub_runs_only_so_many_verifiers_at_a_time() -> None:
     rewards = RewardHub(pool).score(attempts, {"addition": VerifierOf(body)})
     assert len(rewards) == 40
     assert most == MAX_CONCURRENT
+
+
+async def test_waiting_for_a_place_is_not_the_verifiers_time() -> None:
+    released, at_work = asyncio.Event(), 0
+
+    async def hold() -> Verdict:
+        nonlocal at_work
+        at_work += 1
+        await released.wait()
+        return Verdict(1.0, ID)
+
+    holding = [asyncio.create_task(judge(VerifierOf(hold))) for _ in range(MAX_CONCURRENT)]
+    while at_work < MAX_CONCURRENT:
+        await asyncio.sleep(0)
+    # A limit of 0 is over at the first turn of the event loop that the verifier lets pass.
+    waiting = asyncio.create_task(judge(returning(Verdict(1.0, ID)), timeout_s=0.0))
+    wait_s = 0.05
+    assert await asyncio.wait([waiting], timeout=wait_s) == (set(), {waiting})
+    released.set()
+    judged, verdict = await waiting
+    assert verdict is not None
+    assert judged.usage.verify_s < wait_s
+    assert all(verdict for _, verdict in [await work for work in holding])
+
+
+def test_a_finished_event_loop_leaves_no_gate_behind() -> None:
+    pool = draw_pool([get_domain("addition")], seed=0, split="train", size=2 * MAX_CONCURRENT)
+    attempts = [scripted(task, "7") for task in pool.values()]
+
+    async def body() -> Verdict:
+        await asyncio.sleep(0)  # so that some have to wait, which ties the gate to its loop
+        return Verdict(1.0, ID)
+
+    for _ in range(3):
+        assert len(RewardHub(pool).score(attempts, {"addition": VerifierOf(body)})) == len(pool)
+    assert len(reward._gates) == 1
+
+
+def test_the_hub_keeps_to_the_limit_of_the_domain(monkeypatch: pytest.MonkeyPatch) -> None:
+    hasty = replace(DOMAINS["addition"], limits=Limits(4, (), verify_timeout_s=0.01))
+    monkeypatch.setattr(reward, "DOMAINS", {"addition": hasty})
+    hanging = {"addition": VerifierOf(asyncio.Event().wait)}  # pyright: ignore
+    hub = RewardHub({TASK.id: TASK})
+    ((judged, verdict),) = asyncio.run(hub.judge([scripted(TASK, "7")], hanging))
+    assert verdict is None
+    assert judged.failure == Failure(
+        "verifier_timeout", "no verdict within 0.01 s", "verifier test"
+    )
+
+
+def test_a_reward_is_only_computed_for_the_task_that_was_attempted() -> None:
+    other = DOMAINS["reversal"].draw(random.Random(0), 0.0, "train")
+    with pytest.raises(UsageError, match="which is not among"):
+        compute_reward(other, scripted(TASK, TASK.answer))
 
 
 def test_an_attempt_at_an_unknown_task_is_named_before_anything_runs() -> None:

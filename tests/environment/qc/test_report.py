@@ -161,6 +161,15 @@ def test_a_domain_whose_groups_agree_has_no_signal() -> None:
     )
 
 
+def test_a_group_that_agrees_on_an_unbounded_scale_has_not_passed() -> None:
+    qc = EnvQC(POOL, min_attempts=1)
+    trajectories, _ = group(SUM, [1.0, 1.0])
+    verdicts = {t.id: Verdict(7.0, ID, scale="unbounded") for t in trajectories}
+    (finding,) = qc.report(trajectories, verdicts).findings
+    assert finding.kind == "zero_signal"
+    assert "1 of 1 groups had no signal, 0 of them because every" in finding.evidence
+
+
 def test_a_restored_qc_goes_on_counting() -> None:
     whole, first, second = EnvQC(POOL), EnvQC(POOL), EnvQC(POOL)
     batches = [group(SUM, [0.0, Outcome.INFRA_FAILURE] * 4), group(REVERSAL, [1.0] * 9)] * 3

@@ -24,12 +24,12 @@ CONFIG = TrainConfig(learning_rate=0.01, warmup_steps=0)
 
 
 def make(model: Transformer, config: TrainConfig = CONFIG, updates_per_step: int = 1) -> RLTrainer:
+    config = config.model_copy(update={"updates_per_step": updates_per_step})
     return RLTrainer(
         model,
         config,
         temperature=1.0,
         max_response_tokens=L_MAX,
-        updates_per_step=updates_per_step,
     )
 
 

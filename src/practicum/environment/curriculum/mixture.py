@@ -7,11 +7,9 @@ window it is off by less than two.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from fractions import Fraction
 
-from practicum.errors import UsageError
+from practicum.config import with_floor
 
 
 class Mixture:
@@ -51,31 +49,3 @@ class Mixture:
             if self._counts[domain] < share * num_slots
         ]
         return min(due, key=lambda domain: (self._counts[domain] + 1) / self.shares[domain])
-
-
-def with_floor(shares: Mapping[str, float], floor: float) -> dict[str, Fraction]:
-    """Normalise to a sum of 1 with no share below `floor`; the others give way in proportion.
-
-    Raises UsageError for shares that are not positive or floors that add up to more than 1.
-    """
-    bad = [domain for domain, share in shares.items() if not 0 < share < math.inf]
-    if bad or not shares:
-        raise UsageError(
-            f"domain shares must be above 0 and finite, and at least one: {dict(shares)}"
-        )
-    least = Fraction(floor)
-    given = {domain: Fraction(shares[domain]) for domain in sorted(shares)}
-    if least * len(given) > 1:
-        raise UsageError(f"a floor of {floor} for each of {len(shares)} domains exceeds 1")
-    result = _scaled(given, Fraction(1))
-    # Raising some to the floor lowers the others, which may put one of those below it in turn.
-    while any(share < least for share in result.values()):
-        raised = {domain for domain, share in result.items() if share <= least}
-        rest = {domain: share for domain, share in given.items() if domain not in raised}
-        result = dict.fromkeys(given, least) | _scaled(rest, 1 - least * len(raised))
-    return result
-
-
-def _scaled(shares: Mapping[str, Fraction], total: Fraction) -> dict[str, Fraction]:
-    factor = total / sum(shares.values(), Fraction(0)) if shares else total
-    return {domain: share * factor for domain, share in shares.items()}

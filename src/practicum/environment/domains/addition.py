@@ -1,4 +1,4 @@
-"""Sums of two numbers: up to 25 at level 0, up to 60 and of two digits each above.
+"""Sums of two numbers: up to 35 at level 0, up to 60 and of two digits each above.
 
 One-digit sums alone would be learned sooner, but there are only 45 of them: too few to hold out a
 quarter and still see a difference. With spaces around the signs, a small model starts near a third.
@@ -21,8 +21,8 @@ def ask(left: int, right: int) -> Question:
     )
 
 
-def draw_up_to_25(rng: random.Random) -> Question:
-    return ask(rng.randint(1, 25), rng.randint(1, 25))
+def draw_up_to_35(rng: random.Random) -> Question:
+    return ask(rng.randint(1, 35), rng.randint(1, 35))
 
 
 def draw_up_to_60(rng: random.Random) -> Question:
@@ -35,9 +35,9 @@ def draw_two_digits(rng: random.Random) -> Question:
 
 DOMAIN = question_domain(
     name="addition",
-    summary="sums of two numbers up to 25 (larger ones at higher levels)",
+    summary="sums of two numbers up to 35 (larger ones at higher levels)",
     skill="arithmetic",
-    levels={0.0: draw_up_to_25, 0.5: draw_up_to_60, 1.0: draw_two_digits},
+    levels={0.0: draw_up_to_35, 0.5: draw_up_to_60, 1.0: draw_two_digits},
     shots=(ask(3, 9), ask(8, 17), ask(21, 4)),
     verifier=ExactLine(),
     limits=Limits(max_new_tokens=10, stop=("\n",)),

@@ -34,7 +34,6 @@ class Limits:
     max_new_tokens: int
     """Of one turn."""
     stop: tuple[str, ...]
-    max_turns: int = 1
     verify_timeout_s: float = 5.0
     """Wall-clock seconds, after which the verifier (not the policy) is to blame."""
 

@@ -98,6 +98,7 @@ def _draw_domain(
     domain: Domain, seed: int, split: Split, size: int, levels: tuple[float, float]
 ) -> list[Task]:
     found: dict[str, Task] = {}
+    """By what is asked: another wording of a question is not another, independent task."""
     active = [
         _Level(level, _generator(seed, split, domain.name, level))
         for level in domain.levels
@@ -108,7 +109,7 @@ def _draw_domain(
         level = active.pop(0)
         task = _draw_new(domain, level, split, found)
         if task is not None:
-            found[task.id] = task
+            found[_content(task)] = task
             active.append(level)
     return list(found.values())
 
@@ -121,10 +122,14 @@ def _draw_new(
             task = domain.draw(level.rng, level.difficulty, split)
         except NoSuchTask:
             return None
-        if task.id not in found:
+        if _content(task) not in found:
             level.num_found += 1
             return task
     return None
+
+
+def _content(task: Task) -> str:
+    return task.metadata.get("content", task.id)
 
 
 def _generator(seed: int, split: Split, domain: str, level: float) -> random.Random:

@@ -7,6 +7,7 @@ only those who use it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
@@ -22,6 +23,8 @@ from practicum.environment.domains.domain import Domain
 from practicum.errors import UsageError, did_you_mean
 
 GROUP = "practicum.domains"
+RESERVED = frozenset({"mean", "std", "num", "low", "high", "signal_share", "dropped"})
+"""What metrics call `reward/<name>` or `groups/<name>` beside the domains."""
 
 BUILT_IN: tuple[Domain, ...] = (
     max_of_three.DOMAIN,
@@ -32,11 +35,20 @@ BUILT_IN: tuple[Domain, ...] = (
 )
 
 
+def _check_name(name: str, origin: str) -> None:
+    if name in RESERVED:
+        raise UsageError(f"{origin} has the name of a metric; rename it")
+    if not re.fullmatch("[a-z0-9_]+", name):
+        raise UsageError(f"{origin} has a name of other characters than a-z, 0-9 and _; rename it")
+
+
 class Domains(Mapping[str, Domain]):
     """Domains by name. Knows the names of plug-ins without importing them."""
 
     def __init__(self, built_in: Iterable[Domain]) -> None:
         self._built_in = {domain.name: domain for domain in built_in}
+        for name in self._built_in:
+            _check_name(name, f"the built-in domain {name!r}")
         self._loaded: dict[str, Domain] = {}
 
     @cached_property
@@ -63,6 +75,7 @@ class Domains(Mapping[str, Domain]):
     def _load(self, name: str) -> Domain:
         point, *others = self._plugins[name]
         origin = f"the domain plug-in {name!r} ({point.value}, {_package(point)})"
+        _check_name(name, origin)
         if others or name in self._built_in:
             rival = _package(others[0]) if others else "built in"
             raise UsageError(f"{origin} has the name of another domain, {rival}; uninstall one")

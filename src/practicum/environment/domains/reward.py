@@ -21,10 +21,13 @@ from practicum.types import Failure, Outcome, Task, Trajectory, Verdict, penalty
 __all__ = ["VERIFIER_REGISTRY", "RewardHub", "compute_reward", "penalty", "verify"]
 
 DEFAULT_TIMEOUT_S = 30.0
-"""For verifiers of domains that are not registered."""
+"""For callers that know no limit of the domain's own."""
 MAX_CONCURRENT = 8
+"""Verifiers at work at a time in one event loop, whoever asked: each may hold a sandbox."""
 
 Result = TypeVar("Result")
+
+_gates: dict[asyncio.AbstractEventLoop, asyncio.Semaphore] = {}
 
 
 class _Verifiers(Mapping[str, Verifier]):
@@ -62,10 +65,11 @@ async def verify(
     sandboxes: SandboxPool,
     verifiers: Mapping[str, Verifier] = VERIFIER_REGISTRY,
     *,
-    timeout_s: float | None = None,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
 ) -> tuple[Trajectory, Verdict | None]:
     """Judge one attempt: the attempt with its final outcome, and a verdict exactly if that counts.
 
+    `timeout_s` and `usage.verify_s` are of the verifier at work; waiting for a place is neither.
     Raises UsageError if no verifier is known for the task's domain; what goes wrong inside of a
     verifier becomes the attempt's failure instead.
     """
@@ -76,20 +80,19 @@ async def verify(
         assert trajectory.failure, "an attempt that failed says why"
         evidence = f"model_failure/{trajectory.failure.kind}: {trajectory.failure.message}"
         return trajectory, Verdict(0.0, verifier.id, evidence=evidence)
-    limit_s = _limit_s(task.domain) if timeout_s is None else timeout_s
-    started_s = time.perf_counter()
-    verdict, outcome, failure = await _judge(verifier, task, trajectory, sandboxes, limit_s)
-    usage = replace(trajectory.usage, verify_s=time.perf_counter() - started_s)
+    async with _gate():
+        started_s = time.perf_counter()
+        verdict, outcome, failure = await _judge(verifier, task, trajectory, sandboxes, timeout_s)
+        usage = replace(trajectory.usage, verify_s=time.perf_counter() - started_s)
     return replace(trajectory, outcome=outcome, failure=failure, usage=usage), verdict
 
 
 def compute_reward(task: Task, rollout: Trajectory, sandboxes: SandboxPool | None = None) -> float:
     """Score minus bounded penalties. Raises GraderError or InfraError if there is none, never 0."""
-    _require_sandboxes((task,), sandboxes)
-    judged, result = _run(verify(task, rollout, sandboxes or NoSandboxes()))
+    ((judged, result),) = _run(RewardHub({task.id: task}, sandboxes).judge([rollout]))
     if result is None:
         raise _unscored(judged)
-    return result.score - penalty(result.violations)
+    return result.reward
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,16 +129,14 @@ class RewardHub:
         attempts = [(self._task_of(trajectory), trajectory) for trajectory in trajectories]
         for task, _ in attempts:
             _verifier_of(task, verifiers)  # before any work starts, so that a typo costs nothing
-        sandboxes, gate = self.sandboxes or NoSandboxes(), asyncio.Semaphore(MAX_CONCURRENT)
-
-        async def judge_one(
-            task: Task, trajectory: Trajectory
-        ) -> tuple[Trajectory, Verdict | None]:
-            async with gate:
-                return await verify(task, trajectory, sandboxes, verifiers)
-
+        sandboxes = self.sandboxes or NoSandboxes()
         async with asyncio.TaskGroup() as group:
-            running = [group.create_task(judge_one(*attempt)) for attempt in attempts]
+            running = [
+                group.create_task(
+                    verify(task, trajectory, sandboxes, verifiers, timeout_s=_limit_s(task.domain))
+                )
+                for task, trajectory in attempts
+            ]
         return [work.result() for work in running]
 
     def _task_of(self, trajectory: Trajectory) -> Task:
@@ -146,6 +147,13 @@ class RewardHub:
                 "the tasks of this RewardHub; give it the pool that the attempts were drawn from"
             )
         return task
+
+
+def _gate() -> asyncio.Semaphore:
+    """The running event loop's own: a semaphore cannot be shared between two of them."""
+    for loop in [loop for loop in list(_gates) if loop.is_closed()]:
+        _gates.pop(loop, None)  # by hand: a semaphore refers to its loop, so weak keys would stay
+    return _gates.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(MAX_CONCURRENT))
 
 
 async def _judge(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping
 
 from practicum.environment.domains.domain import Domain
 from practicum.environment.rollout.attempt import Attempted, attempt
 from practicum.environment.rollout.play import AttemptKey
+from practicum.environment.rollout.side_by_side import side_by_side
 from practicum.observe.evals import EvalResult, EvalTask
 from practicum.protocols import Policy, SandboxPool
 from practicum.types import Task
@@ -24,18 +24,16 @@ async def evaluate(
 ) -> EvalResult:
     """Attempt every task once at temperature 0. `step` says how much training came before."""
     tasks = list(tasks)
-    attempted = await asyncio.gather(
-        *(
-            attempt(
-                task,
-                policy,
-                sandboxes,
-                domains,
-                AttemptKey(group_id=f"eval-{step:06d}-{task.id}", sample=0, seed=seed),
-                temperature=0.0,
-            )
-            for task in tasks
+    attempted = await side_by_side(
+        attempt(
+            task,
+            policy,
+            sandboxes,
+            domains,
+            AttemptKey(group_id=f"eval-{step:06d}-{task.id}", sample=0, seed=seed),
+            temperature=0.0,
         )
+        for task in tasks
     )
     return EvalResult(
         step=step,

@@ -12,7 +12,7 @@ from typing import Any
 
 from practicum.environment.qc.tallies import DomainTally, TaskTally
 from practicum.errors import UsageError
-from practicum.types import Finding, Outcome, Report, Task, TaskResult, Trajectory, Verdict
+from practicum.types import Finding, Group, Outcome, Report, Task, TaskResult, Trajectory, Verdict
 
 MIN_ATTEMPTS = 16
 """Before so many attempts nothing is said of a task; before so many groups, of a domain."""
@@ -94,11 +94,12 @@ class EnvQC:
     def _take_in(self, group: Sequence[Trajectory], rewards: Mapping[str, Verdict]) -> TaskResult:
         task = self._task_of(group)
         endings = [_ending(trajectory, rewards)[0] for trajectory in group]
-        verdicts = [rewards[t.id] for t in group if t.outcome.counts and t.id in rewards]
-        scores = [verdict.score for verdict in verdicts if verdict.scale == "unit"]
+        judged = tuple(t for t in group if t.outcome.counts and t.id in rewards)
+        verdicts = {t.id: rewards[t.id] for t in judged}
+        scores = [verdict.score for verdict in verdicts.values() if verdict.scale == "unit"]
         self._by_task.setdefault(task.id, TaskTally()).add(scores)
         self._by_domain.setdefault(task.domain, DomainTally()).add(
-            endings, [verdict.reward for verdict in verdicts], scores
+            endings, Group(group[0].group_id, task, judged, verdicts)
         )
         return TaskResult(
             task_id=task.id,

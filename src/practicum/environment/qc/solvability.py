@@ -6,7 +6,6 @@ rejects the right answer wastes everything that comes after.
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -14,8 +13,9 @@ from dataclasses import dataclass
 
 from practicum.environment.domains.domain import Domain
 from practicum.environment.domains.pool import draw_pool
-from practicum.environment.domains.reward import MAX_CONCURRENT, verify
+from practicum.environment.domains.reward import verify
 from practicum.environment.domains.scripted import scripted
+from practicum.environment.rollout.side_by_side import side_by_side
 from practicum.protocols import SandboxPool
 from practicum.types import Failure, Finding, Task, Verdict
 
@@ -30,24 +30,22 @@ MOST_CROSS_SHARE = 0.2
 
 @dataclass(frozen=True, slots=True)
 class _Judge:
-    """Asks the domain's verifier, a few questions at a time."""
+    """Asks the domain's verifier."""
 
     domain: Domain
     sandboxes: SandboxPool
-    gate: asyncio.Semaphore
 
     async def ask_all(self, asked: Sequence[tuple[Task, str]]) -> list[Verdict | Failure]:
-        return await asyncio.gather(*(self.ask(task, text) for task, text in asked))
+        return await side_by_side(self.ask(task, text) for task, text in asked)
 
     async def ask(self, task: Task, text: str) -> Verdict | Failure:
-        async with self.gate:
-            judged, verdict = await verify(
-                task,
-                scripted(task, text),
-                self.sandboxes,
-                {self.domain.name: self.domain.verifier},
-                timeout_s=self.domain.limits.verify_timeout_s,
-            )
+        judged, verdict = await verify(
+            task,
+            scripted(task, text),
+            self.sandboxes,
+            {self.domain.name: self.domain.verifier},
+            timeout_s=self.domain.limits.verify_timeout_s,
+        )
         if verdict is None:
             assert judged.failure, "an attempt without a verdict says why"
             return judged.failure
@@ -60,7 +58,7 @@ async def check_domain(
     """Findings about a domain, from `num_tasks` training tasks of all levels. None is good."""
     pool = draw_pool([domain], seed=seed, split="train", size=num_tasks)
     tasks = list(pool.values())
-    judge = _Judge(domain, sandboxes, asyncio.Semaphore(MAX_CONCURRENT))
+    judge = _Judge(domain, sandboxes)
     return (
         *await _oracle_passes(judge, tasks),
         *await _silence_fails(judge, tasks),

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from practicum.types import Finding, Outcome, Task
+from practicum.types import Finding, Group, Outcome, Task
 
 WARN_SHARE = 0.02
 """Of attempts lost to the machinery or to the verifier: worth a look."""
@@ -57,19 +57,17 @@ class DomainTally:
     num_silent_passes: int = 0
     """Of those, groups in which every attempt scored 1."""
 
-    def add(
-        self, endings: Iterable[Outcome], rewards: Sequence[float], scores: Sequence[float]
-    ) -> None:
+    def add(self, endings: Iterable[Outcome], judged: Group) -> None:
+        """`endings` of all attempts of a group, and the group of those that have a verdict."""
         for outcome in endings:
             self.num_attempts += outcome is not Outcome.CANCELLED
             self.num_infra += outcome is Outcome.INFRA_FAILURE
             self.num_grader += outcome is Outcome.GRADER_FAILURE
-        if len(rewards) < 2:
+        if len(judged.verdicts) < 2:
             return
-        silent = len(set(rewards)) == 1
         self.num_groups += 1
-        self.num_silent += silent
-        self.num_silent_passes += silent and all(score == 1.0 for score in scores)
+        self.num_silent += not judged.has_signal
+        self.num_silent_passes += not judged.has_signal and judged.pass_rate == 1.0
 
     def findings(self, domain: str, min_attempts: int) -> Iterator[Finding]:
         if self.num_attempts >= min_attempts:

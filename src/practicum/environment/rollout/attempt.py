@@ -6,15 +6,18 @@ setting that cannot work stop the run.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from practicum.environment.domains.domain import Domain
 from practicum.environment.domains.reward import verify
 from practicum.environment.rollout.play import AttemptKey, play
-from practicum.errors import PolicyDead, UsageError
+from practicum.errors import PolicyDead, PracticumError, UsageError
 from practicum.protocols import Policy, SandboxPool
 from practicum.types import Failure, Outcome, StopReason, Task, Trajectory, Verdict
+
+MAX_MESSAGE_CHARACTERS = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,5 +68,12 @@ async def play_safely(
             segments=(),
             stop_reason=StopReason.ABORTED,
             outcome=Outcome.INFRA_FAILURE,
-            failure=Failure(kind=type(error).__name__, message=str(error), where="play"),
+            failure=Failure(kind=type(error).__name__, message=_message(error), where="play"),
         )
+
+
+def _message(error: Exception) -> str:
+    """What was raised on purpose says enough; of anything else, the end of the traceback."""
+    if isinstance(error, PracticumError):
+        return str(error)[:MAX_MESSAGE_CHARACTERS]
+    return "".join(traceback.format_exception(error))[-MAX_MESSAGE_CHARACTERS:]

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from practicum.environment.domains.domain import Domain
 from practicum.environment.rollout.attempt import attempt, play_safely
 from practicum.environment.rollout.play import AttemptKey
+from practicum.environment.rollout.side_by_side import side_by_side
 from practicum.errors import UsageError
 from practicum.protocols import Policy, SandboxPool
 from practicum.types import Group, Task, Trajectory
@@ -35,11 +36,9 @@ class RolloutEngine:
 
     async def roll_out(self, policy: Policy, task: Task, slot: int) -> Group:
         """All attempts of one slot, judged."""
-        attempted = await asyncio.gather(
-            *(
-                attempt(task, policy, self.sandboxes, self.domains, key, self.temperature)
-                for key in self._keys(slot)
-            )
+        attempted = await side_by_side(
+            attempt(task, policy, self.sandboxes, self.domains, key, self.temperature)
+            for key in self._keys(slot)
         )
         return Group(
             id=f"{slot:06d}",
@@ -58,16 +57,13 @@ class RolloutEngine:
         if tools:
             raise UsageError(f"no such tools: {', '.join(tools)}; the present domains use none")
 
-        async def all_groups() -> list[Trajectory]:
-            return await asyncio.gather(
-                *(
-                    play_safely(task, policy, self.domains, key, self.temperature)
-                    for slot, task in enumerate(tasks, self.next_slot)
-                    for key in self._keys(slot)
-                )
+        trajectories = asyncio.run(
+            side_by_side(
+                play_safely(task, policy, self.domains, key, self.temperature)
+                for slot, task in enumerate(tasks, self.next_slot)
+                for key in self._keys(slot)
             )
-
-        trajectories = asyncio.run(all_groups())
+        )
         self.next_slot += len(tasks)
         return trajectories
 

@@ -53,8 +53,8 @@ class Buffer:
         self.version = WeightVersion(step)
         self.last_step = last_step
         self.next_slot = next_slot
-        self.num_dropped = 0
-        """Groups lost since the last step."""
+        self.lost: list[Group] = []
+        """Groups dropped since the last step."""
         self._in_training = 0
         self._outstanding: dict[int, Slot] = {}
         self._ready: dict[int, Group] = {}
@@ -76,7 +76,7 @@ class Buffer:
         has come for a long time.
         """
         if len(group.counted) < self.min_group_size:
-            self._drop(slot)
+            self._drop(slot, group)
         else:
             self._ready[slot.number] = group
             self._drops_in_a_row = 0
@@ -97,12 +97,12 @@ class Buffer:
         """The step's weights are published: younger slots may be reserved."""
         self.version = WeightVersion(self.version + 1)
         self._in_training = 0
-        self.num_dropped = 0
+        self.lost = []
         self._notify()
 
-    def _drop(self, slot: Slot) -> None:
+    def _drop(self, slot: Slot, group: Group) -> None:
         del self._outstanding[slot.number]
-        self.num_dropped += 1
+        self.lost.append(group)
         self._drops_in_a_row += 1
         if self._drops_in_a_row >= MAX_DROPS_IN_A_ROW:
             raise InfraError(

@@ -49,6 +49,9 @@ class Tokens:
         """All that end a completion."""
         specials: list[str] = sorted(_special_strings(self._tokenizer), key=len, reverse=True)
         self._special = re.compile("|".join(map(re.escape, specials))) if specials else None
+        added: list[int] = self._tokenizer("")["input_ids"]
+        self._start = [i for i in added[:1] if i == self._tokenizer.bos_token_id]
+        """What the tokenizer puts before a text: its start token, or nothing."""
 
     def render(self, messages: Sequence[Message]) -> list[int]:
         """Token ids of the prompt that makes the model speak next.
@@ -64,7 +67,7 @@ class Tokens:
                 raise UsageError(
                     f"a prompt is either one `text` message or a chat, not both: {roles}"
                 )
-            return self._encode(messages[0].content, act=True)
+            return [*self._start, *self._encode(messages[0].content, act=True)]
         return self._render_chat(messages)
 
     def encode(self, text: str) -> list[int]:
@@ -78,6 +81,11 @@ class Tokens:
                 list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
             )
         return text
+
+    def pieces(self) -> list[str]:
+        """The text of every token id; control tokens by their names."""
+        names: list[str] = self._tokenizer.convert_ids_to_tokens(range(self.largest_id + 1))
+        return [self.decode([i]) or name for i, name in enumerate(names)]
 
     def _encode(self, text: str, *, act: bool) -> list[int]:
         with self._lock:

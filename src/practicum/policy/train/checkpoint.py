@@ -30,10 +30,16 @@ COUNTERS = "trainer.json"
 
 
 def save(folder: Path, masters: Masters, optimizer: AdamW, version: int) -> None:
-    """Write into an existing folder. Making it appear at once (rename) is the caller's part."""
+    """Write into an existing folder. Making it appear at once (rename) is the caller's part.
+
+    Raises StoreError if it cannot be written.
+    """
     files = _files(masters, optimizer)
     for name, tensors in files.items():
-        save_file({key: tensor.detach() for key, tensor in tensors.items()}, folder / name)
+        try:
+            save_file({key: tensor.detach() for key, tensor in tensors.items()}, folder / name)
+        except SafetensorError as error:  # also what the library makes of a full disk
+            raise StoreError(f"{folder / name} cannot be written: {error}") from error
     record = {
         "format": FORMAT,
         "version": version,

@@ -64,24 +64,20 @@ class RLTrainer:
         *,
         temperature: float,
         max_response_tokens: int,
-        updates_per_step: int = 1,
     ) -> None:
         """`temperature` is that of sampling: log-probs of trainer and engine mean the same.
 
         `max_response_tokens` is the constant length of Dr. GRPO, usually the largest
         `max_new_tokens` of the run. It scales the gradient and caps nothing.
-        More `updates_per_step` reuse the step's data: only then does the ratio leave 1, and clip.
         """
         assert temperature > 0, "greedy samples of a group are equal and teach nothing"
         assert max_response_tokens >= 1
-        assert updates_per_step >= 1
         self._model = model
         self._config = config
         self._algorithm = ALGORITHMS[config.algorithm]
         self._clip = Clip(config.clip_low, config.clip_high)
         self._temperature = temperature
         self._max_response_tokens = max_response_tokens
-        self._updates_per_step = updates_per_step
         self._masters = Masters(model)
         self._optimizer = AdamW(self._masters, schedule_of(config))
         self._version = WeightVersion(0)
@@ -157,7 +153,7 @@ class RLTrainer:
     def _rounds(self, first: PolicyPass, batch: Batch, work: Sequence[MicroBatch]) -> list[Round]:
         """All optimizer steps on one batch, each after a pass; the first pass is given."""
         rounds = [self._step(first)]
-        while rounds[-1].skipped is None and len(rounds) < self._updates_per_step:
+        while rounds[-1].skipped is None and len(rounds) < self._config.updates_per_step:
             rounds.append(self._step(self._pass(batch, work, first.base.logprobs)))
         return rounds
 
@@ -173,8 +169,8 @@ class RLTrainer:
 def schedule_of(config: TrainConfig) -> Schedule:
     return Schedule(
         learning_rate=config.learning_rate,
-        warmup_updates=config.warmup_steps,
-        total_updates=config.steps,
+        warmup_updates=config.warmup_steps * config.updates_per_step,
+        total_updates=config.steps * config.updates_per_step,
         decay_to=config.decay_to,
         beta1=config.beta1,
         beta2=config.beta2,
