@@ -30,6 +30,8 @@ def test_every_shipped_recipe_is_valid(name: str):
         ({"domains.shares": "{ addition = inf }"}, "finite"),
         ({"seed.deep": "1"}, "single value"),
         ({"seed": "often"}, "seed"),
+        ({"name": '""'}, "name"),
+        ({"threads": "99999999999"}, "threads"),
     ],
 )
 def test_a_setting_that_cannot_work_is_refused_with_its_place(
@@ -52,12 +54,25 @@ def test_a_recipe_that_is_no_toml_says_where(tmp_path):
         load_recipe(str(path))
 
 
+def test_a_recipe_that_is_no_text_says_so(tmp_path):
+    path = tmp_path / "binary.toml"
+    path.write_bytes(b"\xff\xfe\x00\x80")
+    with pytest.raises(UsageError, match="not a text file"):
+        load_recipe(path)
+
+
+def test_a_folder_named_like_a_recipe_does_not_hide_it(tmp_path, monkeypatch):
+    (tmp_path / "tiny").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert load_recipe("tiny").name == "tiny"
+
+
 def test_a_recipe_that_cannot_be_read_says_why(tmp_path):
     with pytest.raises(UsageError, match="No such file"):
         load_recipe(str(tmp_path / "none.toml"))
 
 
-@given(st.integers(0, 10**6), st.text(alphabet="abc /-_.", max_size=20))
+@given(st.integers(0, 10**6), st.text(alphabet="abc /-_.", min_size=1, max_size=20))
 def test_overrides_arrive_with_their_types(seed: int, output: str):
     config = resolve({}, {"seed": str(seed), "output": f'"{output}"'})
     assert (config.seed, config.output) == (seed, output)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -91,6 +92,34 @@ def test_a_terminated_run_stops_in_order_with_130_and_resumes(uninterrupted: Pat
     assert "Traceback" not in stderr
     finish("resume", str(run))
     assert digests(run) == digests(uninterrupted)
+
+
+@pytest.mark.slow
+def test_a_background_job_of_a_script_stops_when_asked(tmp_path: Path):
+    """Such jobs start with the interrupt signal ignored."""
+    process = subprocess.Popen(
+        command("train", "tiny", "--output", str(tmp_path), "--sft.steps", "100000"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+    )
+    assert process.stdout is not None
+    assert "warm-up" in process.stdout.readline()
+    process.terminate()
+    _, stderr = process.communicate(timeout=60)
+    assert (process.returncode, "practicum resume" in stderr) == (130, True), stderr
+
+
+@pytest.mark.slow
+def test_a_run_that_lost_its_ledger_is_not_taken_for_whole(uninterrupted: Path, tmp_path: Path):
+    run = tmp_path / "copy"
+    shutil.copytree(uninterrupted, run)
+    for file in (run / "trajectories").glob("ledger*"):
+        file.unlink()
+    ran = subprocess.run(command("resume", str(run)), capture_output=True, text=True, timeout=100)
+    assert ran.returncode == 4
+    assert "lost the ledger of step 0" in ran.stderr
 
 
 @pytest.mark.slow

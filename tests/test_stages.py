@@ -42,6 +42,12 @@ def test_an_export_that_failed_is_done_again_and_never_taken_for_whole(
     assert not list(run.glob("model.tmp*"))
 
 
+async def test_a_blocking_run_is_refused_inside_an_event_loop(tmp_path: Path):
+    with pytest.raises(UsageError, match="event loop"):
+        stages.train(small(tmp_path))
+    assert not list(tmp_path.iterdir())
+
+
 def test_evaluations_come_before_after_and_as_often_as_asked(tmp_path: Path):
     run = stages.train(small(tmp_path, train__steps="4", eval__every="2"))
     assert [result.step for result in read_evals(run / "eval")] == [0, 2, 4]

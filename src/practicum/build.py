@@ -120,8 +120,8 @@ def assemble(
     num_eval = config.eval.tasks_per_domain
     eval_pool = draw(split="eval", size=num_eval) if num_eval else TaskPool([])
     sandboxes = _open_sandboxes(domains, config)
-    tokens = Tokens(source)
     model = load_transformer(source, getattr(torch, config.model.dtype))
+    tokens = Tokens(source)
     policy = Engine(model, tokens, name=name)
     _check_room(policy, domains, [*task_pool.values(), *eval_pool.values()])
     if config.sft.steps and warm_up:

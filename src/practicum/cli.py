@@ -54,11 +54,13 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         _fail(f"{error}\nSee `practicum --help`.", 2)
     except PracticumError as error:
         _fail(str(error), error.exit_code)
-    except KeyboardInterrupt:
-        _fail("stopped", 130)
     except BrokenPipeError:  # the reader (`| head`) has seen enough
         sys.stderr.close()
         sys.exit(0)
+    except OSError as error:  # such as a path that may not be looked at, or a full disk
+        _fail(f"{error.filename or 'output'}: {error.strerror or error}", 4)
+    except KeyboardInterrupt:
+        _fail("stopped", 130)
 
 
 _overrides: dict[str, str] = {}
@@ -229,6 +231,8 @@ def check(
     """
     from practicum.doctor import check_domains
 
+    if tasks < 1:
+        raise UsageError(f"--tasks must be at least 1, not {tasks}")
     return check_domains(names, num_tasks=tasks, as_json=json, unsafe=unsafe_sandbox)
 
 

@@ -28,15 +28,15 @@ class Section(BaseModel):
 
 
 class ModelConfig(Section):
-    path: str = "smollm2-135m"
+    path: str = Field(default="smollm2-135m", min_length=1)
     """A name that `practicum data model` knows, `tiny`, or a local Hugging Face folder."""
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
     """Of the matrix products; attention, head and master weights are always float32."""
 
 
 class RolloutConfig(Section):
-    groups_per_step: int = Field(default=12, ge=1)
-    group_size: int = Field(default=8, ge=1)
+    groups_per_step: int = Field(default=12, ge=1, le=4096)
+    group_size: int = Field(default=8, ge=1, le=4096)
     temperature: float = Field(default=1.0, ge=0.0)
     max_staleness: int = Field(default=0, ge=0)
     """Most versions between a group's reservation and its training; 0 is synchronous."""
@@ -146,10 +146,10 @@ class SandboxConfig(Section):
 class RunConfig(Section):
     """One run, completely."""
 
-    name: str = "run"
+    name: str = Field(default="run", min_length=1)
     seed: int = Field(default=0, ge=0)
-    output: str = "runs"
-    threads: int = Field(default=0, ge=0)
+    output: str = Field(default="runs", min_length=1)
+    threads: int = Field(default=0, ge=0, le=1024)
     """Compute threads; 0 means one per core."""
     model: ModelConfig = ModelConfig()
     rollout: RolloutConfig = RolloutConfig()
@@ -180,12 +180,12 @@ class RunConfig(Section):
         return self
 
 
-def load_recipe(source: str, overrides: Mapping[str, str] | None = None) -> RunConfig:
+def load_recipe(source: str | Path, overrides: Mapping[str, str] | None = None) -> RunConfig:
     """Read a recipe by file path or by the name of a shipped one, then apply dotted overrides.
 
     Raises UsageError naming the file, the key, the nearest known key and the allowed values.
     """
-    return resolve(_read(source), overrides or {}, source)
+    return resolve(_read(str(source)), overrides or {}, str(source))
 
 
 def resolve(
@@ -217,7 +217,7 @@ def _read(source: str) -> dict[str, Any]:
         text = (resources.files("practicum") / "recipes" / f"{source}.toml").read_text("utf-8")
     elif source.endswith(".toml") or Path(source).is_file():
         try:
-            text = Path(source).read_text("utf-8")
+            text = Path(source).read_text("utf-8-sig")
         except OSError as error:
             raise UsageError(f"cannot read the recipe {source!r}: {error.strerror}") from None
         except UnicodeDecodeError:
@@ -229,6 +229,8 @@ def _read(source: str) -> dict[str, Any]:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{source} is not valid TOML: {error}") from None
+    except RecursionError:
+        raise UsageError(f"{source} is nested too deeply") from None
 
 
 def _copy(tree: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,12 +23,6 @@ class UsageError(PracticumError, ValueError):
     exit_code = 2
 
 
-class GateFailed(PracticumError):
-    """A check that guards quality said no. Exit code 3."""
-
-    exit_code = 3
-
-
 class InfraError(PracticumError):
     """The machinery failed (engine, sandbox host, disk), not the policy. Exit code 4."""
 

@@ -9,6 +9,7 @@ import asyncio
 import ctypes
 import shutil
 import signal
+import threading
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -19,7 +20,7 @@ from rich.console import Console
 from practicum.build import Run, assemble
 from practicum.config import RunConfig
 from practicum.environment.evals.run import evaluate
-from practicum.errors import Stopped, UsageError
+from practicum.errors import Stopped, StoreError, UsageError
 from practicum.observe.checkpoints import Checkpoints
 from practicum.observe.evals import drop_later_evals, write_eval
 from practicum.observe.files import TEMPORARY, disk_error, sync
@@ -37,13 +38,16 @@ console = Console()
 
 def train(config: RunConfig) -> Path:
     """Run a recipe in a new folder below `config.output`. Returns the folder."""
+    _refuse_running_loop()
     with _new_folder(config, config.name) as folder:
         _run(config, folder)
         return folder.path
 
 
-def resume(path: Path) -> Path:
+def resume(path: str | Path) -> Path:
     """Go on with a run from its last checkpoint, or from the start if it has none yet."""
+    _refuse_running_loop()
+    path = Path(path)
     with RunFolder.open(path, own=True) as folder:
         if folder.kind != "train":
             raise UsageError(
@@ -83,6 +87,7 @@ def _new_folder(config: RunConfig, name: str, kind: Kind = "train") -> Generator
 def _run(config: RunConfig, folder: RunFolder) -> None:
     """Bring a run from wherever it stands to its end."""
     with ExitStack() as stack:
+        stack.enter_context(_stoppable(f"stopped; go on with `practicum resume {folder.path}`"))
         log = RunLog(folder.log)
         stack.callback(log.close)
         checkpoints = Checkpoints(folder.checkpoints, config.checkpoint.keep)
@@ -107,6 +112,7 @@ def _run(config: RunConfig, folder: RunFolder) -> None:
         store.rewind(step)
         metrics.rewind(step)
         drop_later_evals(folder.evals, step)
+        _check_history(store, metrics, step)
         log.event("started", step=step, policy=run.policy.name)
         bar = stack.enter_context(progress(config.train.steps, console))
 
@@ -116,20 +122,22 @@ def _run(config: RunConfig, folder: RunFolder) -> None:
                 log.event("checkpoint", step=done)
 
         loop = run.loop(store, [metrics, bar], checkpoint)
-        with _stoppable(f"stopped; go on with `practicum resume {folder.path}`"):
-            asyncio.run(_stages(run, folder, loop.run))
-    _conclude(folder)
+        asyncio.run(_stages(run, folder, loop.run))
+        _conclude(folder)
 
 
 async def _stages(
     run: Run, folder: RunFolder, train_until: Callable[[int], Awaitable[None]]
 ) -> None:
     """Alternate training and evaluation; evaluations that are there already are kept."""
+    start = run.trainer.version
     for step in _evaluation_steps(run.config):
         if run.trainer.version < step:
             await train_until(step)
         if run.trainer.version == step and not (folder.evals / f"{step:06d}.json").exists():
             await _evaluate(run, folder, step)
+    if run.trainer.version > start:
+        shutil.rmtree(folder.path / "model", ignore_errors=True)  # of fewer steps
     await asyncio.to_thread(_export, run, folder)
 
 
@@ -195,18 +203,46 @@ def _state(run: Run) -> dict[str, object]:
 @contextmanager
 def _stoppable(message: str) -> Generator[None]:
     """Treat a request to terminate like Ctrl-C: stop in order, and say how it stands."""
+    if threading.current_thread() is not threading.main_thread():  # no signals here
+        yield
+        return
 
     # asyncio turns the interrupt into a cancellation, so that everything is closed on the way out
     def interrupt(*_: object) -> None:
         signal.raise_signal(signal.SIGINT)
 
     previous = signal.signal(signal.SIGTERM, interrupt)
+    # a script's background job starts with Ctrl-C ignored, and this would be ignored with it
+    previous_interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
     except KeyboardInterrupt:
         raise Stopped(message) from None
     finally:
         signal.signal(signal.SIGTERM, previous)
+        signal.signal(signal.SIGINT, previous_interrupt)
+
+
+def _check_history(store: TrajectoryStore, metrics: MetricsLog, step: int) -> None:
+    """What was trained before the checkpoint must still be on record. Raises StoreError."""
+    missing = [i for i in range(step) if store.ledger.groups(i) is None]
+    if missing or len(metrics.rows()) != step:
+        what = f"the ledger of step {missing[0]}" if missing else "part of the metrics"
+        raise StoreError(
+            f"the run lost {what}, though its checkpoint is of step {step}; put the file back, or "
+            "start a new run"
+        )
+
+
+def _refuse_running_loop() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise UsageError(
+        "this blocks until the run has ended, so it cannot be called inside a running event loop; "
+        "use `await asyncio.to_thread(...)`, or the command line from a notebook"
+    )
 
 
 def _say_warm_up(step: int, metrics: Metrics) -> None:

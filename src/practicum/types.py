@@ -52,8 +52,6 @@ class StopReason(StrEnum):
     STOP_STRING = "stop_string"
     MAX_TOKENS = "max_tokens"
     CONTEXT_END = "context_end"
-    TURN_LIMIT = "turn_limit"
-    TIME_LIMIT = "time_limit"
     ABORTED = "aborted"
 
 

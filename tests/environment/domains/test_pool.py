@@ -62,7 +62,7 @@ def test_levels_get_equal_parts() -> None:
 
 def test_a_small_level_gives_all_it_has_and_the_others_fill_up() -> None:
     domain = get_domain("addition")
-    # 35 * 36 / 2 sums of two numbers up to 35, whatever their order; the 3 examples are never asked.
+    # 35 * 36 / 2 sums up to 35 + 35, whatever their order; the 3 examples are never asked.
     sizes = {
         split: draw_pool([domain], seed=3, split=split, size=512, levels=(0.0, 0.0)).sizes
         for split in ("train", "eval")
