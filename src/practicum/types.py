@@ -191,39 +191,6 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class Sampling:
-    """How one completion is sampled. The same seed gives the same tokens in any batch."""
-
-    max_new_tokens: int
-    temperature: float = 1.0
-    """0 means greedy; the log-prob is then that of temperature 1."""
-    stop: tuple[str, ...] = ()
-    """Generation ends once the text contains one of these; the text is cut before it, the tokens
-    that completed it are kept and trained on (the policy must learn to stop)."""
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.max_new_tokens < 1:
-            raise ValueError(f"max_new_tokens must be at least 1, not {self.max_new_tokens}")
-        if not (math.isfinite(self.temperature) and self.temperature >= 0):
-            raise ValueError(f"temperature must be finite and >= 0, not {self.temperature}")
-
-
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """What an engine returns: exactly the sampled tokens and what is known of each."""
-
-    token_ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    """Natural log at the sampling temperature, one per token."""
-    versions: tuple[int, ...]
-    """Weight version that sampled each token."""
-    text: str
-    """Decoded, without EOS and without the stop string."""
-    stop_reason: StopReason
-
-
-@dataclass(frozen=True, slots=True)
 class Failure:
     """Why an attempt was not simply scored.
 

@@ -1,7 +1,8 @@
 """The fake policy keeps the promises that tests of staleness rest on."""
 
+from practicum.protocols import Sampling
 from practicum.testing import FakePolicy
-from practicum.types import Sampling, WeightVersion
+from practicum.types import WeightVersion
 
 
 async def test_a_straggler_bears_the_version_that_it_began_with() -> None:

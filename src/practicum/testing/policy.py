@@ -7,7 +7,8 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 
 from practicum.errors import UsageError
-from practicum.types import Completion, Message, Sampling, StopReason, WeightVersion
+from practicum.protocols import Completion, Sampling
+from practicum.types import Message, StopReason, WeightVersion
 
 Answer = Callable[[str, random.Random], str]
 """Prompt text and the attempt's own random stream -> answer text."""

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from fakes import letter_task
 from practicum.environment.domains.domain import Limits
 from practicum.environment.rollout.play import AttemptKey, play
+from practicum.protocols import Completion, Sampling
 from practicum.testing import FakePolicy
-from practicum.types import Completion, Outcome, Sampling, StopReason, Trajectory, WeightVersion
+from practicum.types import Outcome, StopReason, Trajectory, WeightVersion
 
 TASK = letter_task("a")
 LIMITS = Limits(max_new_tokens=4, stop=("\n", "."))

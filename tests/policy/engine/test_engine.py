@@ -17,7 +17,8 @@ from transformers import AutoModelForCausalLM
 from practicum.policy.engine import Engine
 from practicum.policy.model.tokens import Tokens
 from practicum.policy.model.transformer import Transformer
-from practicum.types import Sampling, StopReason
+from practicum.protocols import Sampling
+from practicum.types import StopReason
 
 from .calls import PROMPTS, Call, gather, sampling
 

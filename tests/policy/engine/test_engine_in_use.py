@@ -12,7 +12,8 @@ from practicum.policy.engine import Engine, Stats
 from practicum.policy.model.tokens import Tokens
 from practicum.policy.model.transformer import Transformer
 from practicum.policy.model.weights import load_transformer
-from practicum.types import Completion, Message, Sampling
+from practicum.protocols import Completion, Sampling
+from practicum.types import Message
 
 from .calls import PROMPTS, gather, sampling
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from practicum.policy.engine.rows import Request, arrange, chunks
 from practicum.policy.model.transformer import Transformer
-from practicum.types import Sampling
+from practicum.protocols import Sampling
 
 
 @given(st.lists(st.integers(0, 3), max_size=30))

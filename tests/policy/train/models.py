@@ -17,11 +17,10 @@ from practicum.policy.train.groups import score
 from practicum.policy.train.losses import Clip
 from practicum.policy.train.masters import Masters
 from practicum.policy.train.surrogate import PolicyPass, run_policy_pass
+from practicum.protocols import Completion, Sampling
 from practicum.types import (
-    Completion,
     Message,
     Outcome,
-    Sampling,
     Segment,
     StopReason,
     Trajectory,

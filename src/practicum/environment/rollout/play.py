@@ -7,8 +7,8 @@ import time
 from dataclasses import dataclass
 
 from practicum.environment.domains.domain import Limits
-from practicum.protocols import Policy
-from practicum.types import Message, Outcome, Sampling, Segment, Task, Trajectory, Usage
+from practicum.protocols import Policy, Sampling
+from practicum.types import Message, Outcome, Segment, Task, Trajectory, Usage
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,8 @@ from practicum.policy.engine.stats import Stats
 from practicum.policy.model.forest import plant
 from practicum.policy.model.tokens import Tokens
 from practicum.policy.model.transformer import Layer, Transformer
-from practicum.types import Completion, WeightVersion
+from practicum.protocols import Completion
+from practicum.types import WeightVersion
 
 Ended = tuple[Request, Completion]
 

@@ -20,7 +20,8 @@ from practicum.policy.engine.rows import Request, chunks
 from practicum.policy.engine.stats import Stats
 from practicum.policy.model.tokens import Tokens
 from practicum.policy.model.transformer import Transformer
-from practicum.types import Completion, Message, Sampling, WeightVersion
+from practicum.protocols import Completion, Sampling
+from practicum.types import Message, WeightVersion
 
 QUIET_TURNS = 2
 """Turns of the event loop without a new call, after which a batch is complete."""

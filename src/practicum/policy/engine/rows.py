@@ -13,7 +13,8 @@ from practicum.policy.engine.sampling import uniforms
 from practicum.policy.engine.stops import StopSearch
 from practicum.policy.model.tokens import Tokens
 from practicum.policy.model.transformer import Shape
-from practicum.types import Completion, Sampling, StopReason, WeightVersion
+from practicum.protocols import Completion, Sampling
+from practicum.types import StopReason, WeightVersion
 
 
 @dataclass(slots=True, eq=False)
