@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -162,8 +163,8 @@ def assemble(
 
 
 def fetch(name: str) -> Path:
-    """Get a known model into the cache, saying what is being done; see `practicum data model`."""
-    return fetch_model(name, progress=print)
+    """Get a known model into the cache, saying on stderr what is being done."""
+    return fetch_model(name, progress=partial(print, file=sys.stderr))
 
 
 def _open_sandboxes(domains: dict[str, Domain], config: RunConfig) -> SandboxPool:
