@@ -31,6 +31,9 @@ def test_every_shipped_recipe_is_valid(name: str):
         ({"seed.deep": "1"}, "single value"),
         ({"seed": "often"}, "seed"),
         ({"name": '""'}, "name"),
+        ({"train.steps": "true"}, "train.steps.*integer"),
+        ({"train.steps": '"3"'}, "train.steps.*integer"),
+        ({"sandbox.unsafe": "1"}, "sandbox.unsafe.*boolean"),
         ({"threads": "99999999999"}, "threads"),
     ],
 )

@@ -24,7 +24,7 @@ GROUP_RELATIVE: frozenset[str] = frozenset(get_args(Algorithm))
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
 
 
 class ModelConfig(Section):
@@ -111,7 +111,7 @@ class DomainsConfig(Section):
     """Domain -> share of the groups; normalised to sum to 1."""
     floor: float = Field(default=0.05, ge=0.0, lt=1.0)
     """Least share of any active domain."""
-    levels: tuple[float, float] = (0.0, 1.0)
+    levels: tuple[float, float] = Field(default=(0.0, 1.0), strict=False)
     """Range of difficulty to draw tasks from."""
     pool_size: int = Field(default=512, ge=1)
     """Training tasks drawn per domain."""
