@@ -88,6 +88,6 @@ def give_up_everything(seccomp_filter: bytes) -> None:
 
 
 def restore_signals() -> None:
-    """Undo what Python does to signals, so that commands start with the usual dispositions."""
-    for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
+    """Commands start with the usual dispositions, whatever Python and our parents did to signals."""
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_DFL)
