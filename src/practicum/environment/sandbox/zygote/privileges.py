@@ -88,6 +88,6 @@ def give_up_everything(seccomp_filter: bytes) -> None:
 
 
 def restore_signals() -> None:
-    """Commands start with the usual dispositions, whatever Python and our parents did to signals."""
+    """Commands start with the usual dispositions, whatever Python or a parent did to signals."""
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_DFL)
