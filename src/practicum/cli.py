@@ -12,9 +12,10 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 import cyclopts
+import cyclopts.validators
 from cyclopts import App, Parameter
 
 from practicum import __version__
@@ -29,6 +30,8 @@ app = App(
 )
 data = App(name="data", help="Fetch models; list data and their licences.")
 app.command(data)
+bench = App(name="bench", help="Measure ourselves beside peers in their own environments.")
+app.command(bench)
 
 _KEY = re.compile(r"--([a-z_0-9]+(?:\.[a-z_0-9]+)+|name|threads)(?:=(.*))?", re.DOTALL)
 """A dotted path, or a key of a recipe's top level that has no option of its own."""
@@ -73,6 +76,8 @@ def split_overrides(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
         >>> split_overrides(["train", "demo", "--train.steps", "3"])
         (['train', 'demo'], {'train.steps': '3'})
     """
+    if argv[:1] == ["bench"]:  # it has a --threads of its own
+        return list(argv), {}
     rest: list[str] = []
     overrides: dict[str, str] = {}
     words = iter(argv)
@@ -237,11 +242,77 @@ def check(
 
 
 @app.command
-def doctor(*, json: Json = False) -> int:
-    """Say what this machine can do, and how to mend what is missing."""
+def doctor(
+    *,
+    parity: str | None = None,
+    against: Literal["transformers"] | None = None,
+    json: Json = False,
+) -> int:
+    """Say what this machine can do, and how to mend what is missing.
+
+    Parameters
+    ----------
+    parity
+        A model, named as for `serve`: check instead that on it engine and trainer compute the same
+        log-probs. Exit code 3 if they do not.
+    against
+        With --parity, compare with this implementation too.
+    """
+    if parity is not None:
+        from practicum.parity import check_parity
+
+        return check_parity(parity, against_transformers=against is not None, as_json=json)
+    if against is not None:
+        raise UsageError("--against needs --parity MODEL")
     from practicum.doctor import examine
 
     return examine(as_json=json)
+
+
+@app.command
+def serve(
+    model: str,
+    *,
+    host: str = "127.0.0.1",
+    port: Annotated[int, Parameter(validator=cyclopts.validators.Number(gte=0, lte=65535))] = 8000,
+    api_key: Annotated[str | None, Parameter(env_var="PRACTICUM_API_KEY")] = None,
+    served_as: str | None = None,
+    dtype: Literal["bfloat16", "float32"] = "bfloat16",
+    grace_s: Annotated[float, Parameter(validator=cyclopts.validators.Number(gte=0))] = 30.0,
+) -> int:
+    """Serve a model behind OpenAI's API: chat, completions, tools, streaming, metrics.
+
+    Parameters
+    ----------
+    model
+        `tiny`, a name of `practicum data model`, or a Hugging Face folder.
+    host
+        Address to bind to; any but this machine's own needs a key.
+    port
+        0 for any that is free.
+    api_key
+        What clients must send. Others can read a command line: prefer the environment.
+    served_as
+        What clients call the model.
+    dtype
+        Of the matrix products.
+    grace_s
+        Seconds that requests under way have to finish once the server is asked to stop.
+    """
+    from practicum.serving import serve_model
+
+    if api_key == "":
+        raise UsageError("the API key is empty; give one, or none")
+    serve_model(
+        model,
+        host=host,
+        port=port,
+        api_key=api_key,
+        served_as=served_as,
+        dtype=dtype,
+        grace_s=grace_s,
+    )
+    return 0
 
 
 @data.command(name="model")
@@ -259,19 +330,67 @@ def data_model(name: str) -> int:
     return 0
 
 
-@app.command
-def bench(what: str = "update", *, peer: str | None = None, json: Json = False) -> int:
+@bench.default
+def bench_one(what: str = "update", *, peer: str | None = None, json: Json = False) -> int:
     """Measure ourselves, side by side with a peer in its own environment (`make peers`).
 
     Parameters
     ----------
     what
-        `update`: seconds and memory of one GRPO update, by phase.
+        `update`: seconds and memory of one GRPO update, by phase; `engine` and `long` have their
+        own options.
     peer
         `trl`.
     """
     if what != "update":
-        raise UsageError(f"no benchmark {what!r}; there is: update")
+        raise UsageError(f"no benchmark {what!r}; there is: update, engine, long")
     from practicum.bench.update import bench_update
 
     return bench_update(peer=peer, as_json=json)
+
+
+@bench.command
+def engine(
+    *,
+    peers: str = "",
+    threads: str = "1",
+    only: str = "",
+    repetitions: int = 3,
+    json: Json = False,
+) -> int:
+    """Measure generation: tokens per CPU second and second, memory, start, reuse, the roof.
+
+    Parameters
+    ----------
+    peers
+        Any of `transformers,vllm,vllm-compiled,openvino`.
+    threads
+        Numbers of threads, such as `1,2`.
+    only
+        Any of `rollout,rows,shared,turns,frontier`; all but the last if none is named.
+    repetitions
+        How often every contender does every work; medians count.
+    """
+    from practicum.bench.engine import bench_engine
+
+    return bench_engine(
+        peers=peers, threads=threads, only=only, repetitions=repetitions, as_json=json
+    )
+
+
+@bench.command
+def long(*, only: str = "", threads: int = 1, quick: bool = False, json: Json = False) -> int:
+    """Measure long contexts: prefill, decode, what approximations cost, bytes per token.
+
+    Parameters
+    ----------
+    only
+        Any of `prefill,tiny,sinks,decode,quality,needles,costs`; all if none is named.
+    threads
+        Number of threads.
+    quick
+        Small sizes, only to see that everything runs.
+    """
+    from practicum.bench.long_context import bench_long
+
+    return bench_long(only=only, threads=threads, quick=quick, as_json=json)

@@ -27,7 +27,7 @@ from .calls import PROMPTS, gather, sampling
         ([1, 2, 999], {}, "token id 999 is outside the vocabulary 0 .. 258"),
         ([-1], {}, "token id -1"),
         ([1] * 120, {}, "120 tokens and 12 new ones make 132, but small holds 128"),
-        ([1], {"stop": ("",)}, "stop string"),
+        ([1], {"stop": ("",)}, "empty string"),
     ],
 )
 async def test_a_bad_request_is_refused_and_disturbs_nobody(

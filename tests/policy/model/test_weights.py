@@ -13,6 +13,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from practicum.errors import UsageError
 from practicum.policy.model.weights import load_transformer, reset, save_transformer
 
+from .families import FAMILIES, VOCAB, reference, write_family
+
 Edit = Callable[[dict[str, torch.Tensor]], object]
 
 
@@ -43,7 +45,7 @@ def test_masters_are_exported_in_place_of_rounded_weights(folder: Path, tmp_path
     """A bfloat16 model that is trained through float32 masters loses nothing in an export."""
     model = load_transformer(folder, torch.bfloat16)
     exact = load_transformer(folder, torch.float32)
-    masters = {n: p.detach() for n, p in exact.named_parameters() if n != "embedding"}
+    masters = {name: parameter.detach() for name, parameter in exact.named_parameters()}
     save_transformer(model, tmp_path, source=folder, masters=masters)
     before, after = (load_file(f / "model.safetensors") for f in (folder, tmp_path))
     assert all(torch.equal(before[name], after[name]) for name in before)
@@ -69,6 +71,53 @@ def test_others_load_what_we_export(folder: Path, tmp_path: Path) -> None:
     assert AutoTokenizer.from_pretrained(tmp_path).decode([104, 105]) == "hi"
     for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
         assert (tmp_path / name).read_bytes() == (folder / name).read_bytes()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_export_of_every_family_is_bit_identical_and_whole_for_others(
+    tmp_path: Path, family: str
+) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    write_family(source, family)
+    save_transformer(load_transformer(source, torch.float32), target, source=source)
+    before, after = (load_file(f / "model.safetensors") for f in (source, target))
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    token_ids = torch.arange(VOCAB)[None, :40]
+    with torch.no_grad():
+        one, other = (reference(folder)(token_ids).logits for folder in (source, target))
+    assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("family", ["mixtral", "qwen3_moe"])
+def test_experts_stored_as_one_tensor_load_alike(tmp_path: Path, family: str) -> None:
+    one_by_one, fused = tmp_path / "one_by_one", tmp_path / "fused"
+    write_family(one_by_one, family)
+    write_family(fused, family, fused=True)
+    name = "model.layers.0.mlp.experts.gate_up_proj"
+    names = [load_file(f / "model.safetensors").keys() for f in (one_by_one, fused)]
+    assert [name in found for found in names] == [False, True]
+    left, right = (dict(load_transformer(f).named_parameters()) for f in (one_by_one, fused))
+    assert all(torch.equal(left[name], right[name]) for name in left)
+
+
+def test_a_damaged_expert_is_named(tmp_path: Path) -> None:
+    write_family(tmp_path, "mixtral")
+    name = "model.layers.2.block_sparse_moe.experts.3.w2.weight"
+    edit(tmp_path, put(name, 48, 80, value=float("nan")))
+    with pytest.raises(UsageError, match=rf"{name} holds NaN"):
+        load_transformer(tmp_path)
+
+
+@pytest.mark.parametrize("family", ["qwen2", "gemma3_text", "qwen3_moe"])
+def test_fresh_norms_are_one_and_fresh_biases_zero(tmp_path: Path, family: str) -> None:
+    write_family(tmp_path, family)
+    model = load_transformer(tmp_path, torch.float32)
+    reset(model, 0)
+    stored = 0.0 if family.startswith("gemma") else 1.0
+    for name, parameter in model.named_parameters():
+        if parameter.dim() == 1:
+            assert set(parameter.tolist()) == {0.0 if name.endswith("bias") else stored}, name
 
 
 def test_shards_load_like_one_file(folder: Path, copied: Path) -> None:

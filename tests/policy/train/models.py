@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from practicum.policy.model.transformer import Shape, Transformer
+from practicum.policy.model.shape import LayerShape, Norms, Rotary, Shape
+from practicum.policy.model.transformer import Transformer
 from practicum.policy.train.algorithms import ALGORITHMS
 from practicum.policy.train.batch import Batch, assemble, micro_batches
 from practicum.policy.train.groups import score
@@ -42,15 +43,15 @@ def small_model(
     shape = Shape(
         vocab_size=VOCAB,
         hidden_size=32,
-        num_layers=2,
         num_heads=4,
         num_kv_heads=2,
         head_size=8,
         intermediate_size=48,
         context_length=128,
-        norm_eps=1e-5,
         tied_head=tied,
-        inverse_frequencies=(1.0, 0.3, 0.1, 0.03),
+        layers=(LayerShape(), LayerShape()),
+        rotaries=(Rotary((1.0, 0.3, 0.1, 0.03)),),
+        norms=Norms(1e-5),
     )
     model = Transformer(shape, dtype)
     generator = torch.Generator().manual_seed(seed)
@@ -179,9 +180,9 @@ def flat_logprobs(
     head = weights.get("untied_head", weights["embedding"])
 
     def norm(x: Tensor, weight: Tensor) -> Tensor:
-        return x / (x.pow(2).mean(-1, keepdim=True) + shape.norm_eps).sqrt() * weight
+        return x / (x.pow(2).mean(-1, keepdim=True) + shape.norms.eps).sqrt() * weight
 
-    frequencies = torch.tensor(shape.inverse_frequencies, dtype=torch.float32)
+    frequencies = torch.tensor(shape.rotaries[0].inverse_frequencies, dtype=torch.float32)
     angles = (torch.arange(longest).float()[:, None] * frequencies).repeat(1, 2)
     cos, sin = angles.double().cos(), angles.double().sin()
 

@@ -6,6 +6,7 @@ import torch
 from practicum.config import TrainConfig
 from practicum.policy.model.forest import plant
 from practicum.policy.model.transformer import Transformer
+from practicum.policy.train.recompute import hidden_states
 from practicum.policy.train.trainer import RLTrainer
 from practicum.protocols import Metrics
 from practicum.types import Segment, Trajectory, Verdict
@@ -23,7 +24,7 @@ def sample(
     ids, logprobs = list(prompt), list[float]()
     for _ in range(LENGTH):
         with torch.no_grad():
-            log_p = model.logits(model(plant([ids])))[-1].log_softmax(-1)
+            log_p = model.logits(hidden_states(model, plant([ids])))[-1].log_softmax(-1)
         token = int(torch.multinomial(log_p.exp(), 1, generator=generator))
         ids.append(token)
         logprobs.append(float(log_p[token]))

@@ -26,7 +26,7 @@ def test_fast_and_plain_agree_in_values_and_gradients(
     hidden, head, rows, targets = problem(0)
     coefficients = torch.randn(len(rows), dtype=torch.float64)
     plain = plain_token_logprobs(hidden, head, rows, targets, temperature)
-    fast = token_logprobs(hidden, head, rows, targets, temperature, chunk_logits)
+    fast = token_logprobs(hidden, head, rows, targets, temperature, None, chunk_logits)
     assert torch.allclose(fast.logprobs_M, plain.logprobs_M, rtol=1e-12)
     assert torch.allclose(fast.entropy_R, plain.entropy_R, rtol=1e-12)
     assert not fast.entropy_R.requires_grad
@@ -41,7 +41,7 @@ def test_the_gradient_of_the_head_is_added_into_an_existing_buffer() -> None:
     token_logprobs(hidden, head, rows, targets, 1.0).logprobs_M.sum().backward()
     assert head.grad is not None
     once, buffer = head.grad.clone(), head.grad
-    token_logprobs(hidden, head, rows, targets, 1.0, V * 5).logprobs_M.sum().backward()
+    token_logprobs(hidden, head, rows, targets, 1.0, None, V * 5).logprobs_M.sum().backward()
     assert head.grad is buffer
     assert torch.allclose(buffer, 2 * once)
 
@@ -50,7 +50,7 @@ def test_the_gradient_passes_a_numerical_check() -> None:
     hidden, head, rows, targets = problem(2, rows=3, targets=5)
 
     def logprobs(hidden: Tensor, head: Tensor) -> Tensor:
-        return token_logprobs(hidden, head, rows, targets, 0.8, V * 2).logprobs_M
+        return token_logprobs(hidden, head, rows, targets, 0.8, None, V * 2).logprobs_M
 
     assert torch.autograd.gradcheck(logprobs, (hidden, head * 1.0))
 

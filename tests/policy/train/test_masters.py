@@ -32,9 +32,7 @@ def test_steps_below_half_precision_add_up_in_the_master() -> None:
 
 def test_wide_parameters_are_their_own_masters() -> None:
     half = small_model(0, torch.bfloat16)
-    masters = Masters(half)
-    assert masters.weights["embedding"] is half.embedding
-    assert masters.weights["norm"] is not half.norm
+    assert not any(Masters(half).weights[name] is p for name, p in half.named_parameters())
     wide = small_model(0, torch.float32)
     assert all(Masters(wide).weights[name] is p for name, p in wide.named_parameters())
 

@@ -13,6 +13,7 @@ from practicum.errors import UsageError
 from practicum.policy.model.forest import plant
 from practicum.policy.model.transformer import Transformer
 from practicum.policy.train.masters import digest
+from practicum.policy.train.recompute import hidden_states
 from practicum.policy.train.trainer import RLTrainer
 from practicum.protocols import Policy, Trainer
 from practicum.types import Segment, WeightVersion
@@ -35,7 +36,7 @@ def make(model: Transformer, config: TrainConfig = CONFIG, updates_per_step: int
 
 def logits(model: Transformer) -> torch.Tensor:
     with torch.no_grad():
-        return model.logits(model(plant([[1, 2, 3]])))
+        return model.logits(hidden_states(model, plant([[1, 2, 3]])))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
@@ -97,7 +98,7 @@ def test_a_loss_that_is_not_finite_skips_the_step_by_name() -> None:
     model = small_model(0, torch.bfloat16)
     trainer, policy = make(model), LocalPolicy()
     with torch.no_grad():
-        trainer.weights["embedding"][2, 0] = math.nan  # answers use the tokens 0, 1 and 2
+        model.embedding[2, 0] = math.nan  # answers use the tokens 0, 1 and 2
     before = trainer.digest()
     metrics = trainer.update(policy, None, *random_step(0, REWARDS))
     assert (metrics["train/skipped"], metrics["train/skipped_by_loss"]) == (1.0, 1.0)

@@ -1,8 +1,8 @@
-"""The engine: many concurrent `generate` calls, one batch at a time, on one thread of its own.
+"""The engine: many concurrent calls, batched step by step, on one thread of its own.
 
-Calls are collected until the event loop has nothing left to do, sorted, and run together. Sorting
-makes a batch independent of who called first, so that a run repeats bit for bit. Calls that arrive
-while a batch runs form the next one.
+Calls join and leave the batch at every step. New ones are collected until the event loop has
+nothing left to do and enter together, so that the samples of a group share their prompt's work.
+What a call returns does not depend on its company: every kernel treats a row alike in any batch.
 """
 
 from __future__ import annotations
@@ -10,39 +10,68 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 from practicum.errors import PolicyDead, UsageError
-from practicum.policy.engine.batch import Host, run_batch
-from practicum.policy.engine.rows import Request, chunks
+from practicum.policy.engine.checks import check_sampling
+from practicum.policy.engine.constraint import Grammars
+from practicum.policy.engine.core import Core
+from practicum.policy.engine.ending import Ending
+from practicum.policy.engine.live import Listener, Live
+from practicum.policy.engine.penalties import seen_for
+from practicum.policy.engine.request import Request
+from practicum.policy.engine.runner import Runner, page_bytes
+from practicum.policy.engine.scheduler import Scheduler
+from practicum.policy.engine.speculation import History, PromptLookup, Speculator
 from practicum.policy.engine.stats import Stats
+from practicum.policy.engine.uniforms import Stream
 from practicum.policy.model.tokens import Tokens
 from practicum.policy.model.transformer import Transformer
-from practicum.protocols import Completion, Sampling
-from practicum.types import Message, WeightVersion
+from practicum.protocols import Completion, Delta, Sampling
+from practicum.types import Message, StopReason, WeightVersion
 
 QUIET_TURNS = 2
-"""Turns of the event loop without a new call, after which a batch is complete."""
+"""Turns of the event loop without a new call, after which the collected ones enter the batch."""
 
-MAX_CACHE_BYTES = 2 << 30
-"""Most memory for the keys and values of one batch."""
+CACHE_BYTES = 2 << 30
+"""Most memory for keys and values, by default; only what is written to is used."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """How much an engine may use at once."""
+
+    max_batch_rows: int = 128
+    """Sequences that sample in one step"""
+    max_step_tokens: int = 512
+    """Tokens computed in one step, chunks of prompts included"""
+    cache_bytes: int = CACHE_BYTES
+    """For keys and values in fast memory"""
+    swap_bytes: int = 0
+    """For keys and values of earlier work outside it; those of preempted calls always find room"""
+    swap_folder: Path | None = None
+    """Where swapped pages go; None is host memory"""
+    speculate: bool = False
+    """Guess tokens from prompts and earlier completions and verify several in one step; changes no
+    token, and switches itself off where it does not pay"""
 
 
 @dataclass(slots=True)
 class _Collector:
-    """Calls of one event loop that wait for the next batch."""
+    """Calls of one event loop that wait to enter the batch."""
 
     loop: asyncio.AbstractEventLoop
-    pending: list[tuple[Request, asyncio.Future[Completion]]] = field(
-        default_factory=list[tuple[Request, "asyncio.Future[Completion]"]]
-    )
+    pending: list[Live] = field(default_factory=list[Live])
     task: asyncio.Task[None] | None = None
 
 
 class Engine:
-    """A policy that runs in this process. Satisfies `protocols.Policy`.
+    """A policy that runs in this process. Satisfies `protocols.Policy` and streams.
 
     A trainer in another thread shares the model's parameters and changes them like this:
 
@@ -50,7 +79,7 @@ class Engine:
             ...  # overwrite the weights
             engine.publish(version)
 
-    The lock is free between any two tokens, so generation goes on with the new weights; every token
+    The lock is free between any two steps, so generation goes on with the new weights; every token
     records the version that sampled it, and keys of earlier tokens stay those of earlier weights.
     """
 
@@ -61,25 +90,28 @@ class Engine:
         *,
         name: str,
         version: int = 0,
-        max_batch_rows: int = 128,
+        options: EngineOptions = EngineOptions(),
     ) -> None:
         if tokens.largest_id >= model.shape.vocab_size:
             raise UsageError(
                 f"the tokenizer in {tokens.folder} has ids up to {tokens.largest_id}, but the "
                 f"model's vocabulary ends at {model.shape.vocab_size - 1}; they do not fit together"
             )
-        if max_batch_rows < 1:
-            raise UsageError(f"max_batch_rows must be at least 1, not {max_batch_rows}")
         self.model = model
         self.tokens = tokens
         self.name = name
         self.version = WeightVersion(version)
         self.lock = threading.RLock()
-        self._max_rows = max_batch_rows
-        self._stats = Stats()
+        self._core = _core(model, options)
+        self._grammars = Grammars(tokens, model.shape.vocab_size)
         self._failure: BaseException | None = None
         self._collector: _Collector | None = None
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
+        self._door = threading.Lock()
+        """Guards what the event loop hands to the engine's thread."""
+        self._arrived: deque[Live] = deque()
+        self._left: deque[Live] = deque()
+        self._driving = False
 
     @property
     def context_length(self) -> int:
@@ -88,7 +120,7 @@ class Engine:
     @property
     def stats(self) -> Stats:
         """Totals so far."""
-        return self._stats
+        return self._core.stats
 
     def publish(self, version: int) -> None:
         """Say that the weights are now those of `version`; call it with the lock held."""
@@ -96,7 +128,7 @@ class Engine:
             self.version = WeightVersion(version)
 
     def close(self) -> None:
-        """Refuse further calls and wait for the running batch. Idempotent."""
+        """Refuse further calls and end those under way. Idempotent."""
         self._failure = self._failure or RuntimeError("it was closed")
         # Not a shutdown of the executor: calls that are being collected still want their refusal.
         self._executor.submit(lambda: None).result()
@@ -104,23 +136,83 @@ class Engine:
     def render(self, messages: Sequence[Message]) -> list[int]:
         return self.tokens.render(messages)
 
+    def render_chat(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None
+    ) -> list[int]:
+        """Token ids of a chat with tools, by the model's template."""
+        return self.tokens.render_chat(messages, tools)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes that a token stands for; of a control token, those of its name."""
+        return self.tokens.token_bytes(token_id)
+
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:
         """Sample one completion; see `protocols.Policy.generate`."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+
+        def listen(delta: Delta) -> None:
+            if delta.stop_reason is not None:
+                _tell(loop, lambda: done.done() or done.set_result(None))
+
+        live = self._enter(prompt_ids, sampling, listen, streaming=False)
+        try:
+            await done
+        finally:
+            self._leave(live)
+        self._check_alive(live)
+        return live.completion()
+
+    async def stream(self, prompt_ids: Sequence[int], sampling: Sampling) -> AsyncGenerator[Delta]:
+        """The completion as it grows. Closing the generator aborts the call."""
+        loop = asyncio.get_running_loop()
+        deltas: asyncio.Queue[Delta] = asyncio.Queue()
+        live = self._enter(
+            prompt_ids,
+            sampling,
+            lambda delta: _tell(loop, lambda: deltas.put_nowait(delta)),
+            streaming=True,
+        )
+        try:
+            while True:
+                delta = await deltas.get()
+                if delta.stop_reason is StopReason.ABORTED:
+                    self._check_alive(live)
+                yield delta
+                if delta.stop_reason is not None:
+                    return
+        finally:
+            self._leave(live)
+
+    def _enter(
+        self, prompt_ids: Sequence[int], sampling: Sampling, listener: Listener, *, streaming: bool
+    ) -> Live:
+        """Check a call and put it among the collected ones."""
         prompt = tuple(prompt_ids)
         self._check(prompt, sampling)
         if self._failure is not None:
             raise self._dead(self._failure)
-        fills_context = len(prompt) + sampling.max_new_tokens == self.context_length
-        request = Request(prompt, sampling, fills_context)
+        tokens = self.tokens
+        live = Live(
+            Request(prompt, sampling),
+            Ending(
+                sampling,
+                tokens.eos_ids,
+                tokens.decode,
+                room=self.context_length - len(prompt),
+                streaming=streaming,
+            ),
+            Stream(sampling.seed),
+            seen_for(sampling, prompt),
+            sampling.constraint
+            and self._grammars.matcher(sampling.constraint, sampling.stop_token_ids),
+            listener,
+        )
         collector = self._collector_here()
-        future = collector.loop.create_future()
-        collector.pending.append((request, future))
+        collector.pending.append(live)
         if collector.task is None or collector.task.done():
             collector.task = collector.loop.create_task(self._collect(collector))
-        try:
-            return await future
-        finally:
-            request.abandoned = True  # tells a batch to drop it if the caller was cancelled
+        return live
 
     def _check(self, prompt: tuple[int, ...], sampling: Sampling) -> None:
         if not prompt:
@@ -136,8 +228,13 @@ class Engine:
         if min(prompt) < 0 or max(prompt) >= vocab_size:
             wrong = next(token for token in prompt if not 0 <= token < vocab_size)
             raise UsageError(f"token id {wrong} is outside the vocabulary 0 .. {vocab_size - 1}")
-        if "" in sampling.stop:
-            raise UsageError("a stop string must not be empty")
+        check_sampling(sampling, vocab_size=vocab_size, eos_ids=self.tokens.eos_ids)
+        self._core.scheduler.check_fits(len(prompt), sampling.max_new_tokens)
+
+    def _check_alive(self, live: Live) -> None:
+        """Raises PolicyDead if the call ended because the engine did."""
+        if live.request.stop_reason is StopReason.ABORTED and self._failure is not None:
+            raise self._dead(self._failure)
 
     def _dead(self, failure: BaseException) -> PolicyDead:
         what = f"{type(failure).__name__}: {failure}"
@@ -155,67 +252,82 @@ class Engine:
         return current
 
     async def _collect(self, collector: _Collector) -> None:
-        """Run batches until no call waits."""
+        """Hand calls over, whenever for some turns no more have come."""
         while pending := collector.pending:
             quiet, known = 0, len(pending)
             while quiet < QUIET_TURNS:
                 await asyncio.sleep(0)
                 quiet = quiet + 1 if len(pending) == known else 0
                 known = len(pending)
-            batch = sorted(pending, key=lambda entry: entry[0].order)
+            entering = sorted(pending, key=lambda live: live.order)
             pending.clear()
-            loop = collector.loop
+            with self._door:
+                self._arrived.extend(entering)
+            self._drive_on()
+
+    def _leave(self, live: Live) -> None:
+        """The caller is gone."""
+        live.abandoned = True
+        if live.request.stop_reason is None:
+            with self._door:
+                self._left.append(live)
+            self._drive_on()
+
+    def _drive_on(self) -> None:
+        with self._door:
+            if self._driving:
+                return
+            self._driving = True
+        self._executor.submit(self._drive)
+
+    def _drive(self) -> None:
+        """On the engine's thread: steps until nobody is left."""
+        core = self._core
+        while True:
+            with self._door:
+                arrived, left = list(self._arrived), list(self._left)
+                self._arrived.clear()
+                self._left.clear()
+                if not (arrived or left or len(core)):
+                    self._driving = False
+                    return
             try:
-                await loop.run_in_executor(self._executor, self._run, batch, loop)
-            finally:
-                # Answers reach the loop before the end of the batch does, so that calls are left
-                # over only if the loop is being stopped and cancelled this very task.
-                for request, future in batch:
-                    request.abandoned = True
-                    future.cancel()
-
-    def _run(
-        self,
-        batch: Sequence[tuple[Request, asyncio.Future[Completion]]],
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
-        """On the engine's thread: answer every call of a batch."""
-        futures = dict(batch)
-
-        def record(stats: Stats) -> None:
-            self._stats += stats
-
-        def finish(request: Request, completion: Completion) -> None:
-            _tell(loop, futures.pop(request), completion)
-
-        host = Host(self.model, self.tokens, self.lock, lambda: self.version, record, finish)
-        try:
-            if self._failure is None:
-                parts = chunks(list(futures), self.model.shape, self._max_rows, MAX_CACHE_BYTES)
-                for part in parts:
-                    if waiting := [request for request in part if not request.abandoned]:
-                        run_batch(host, waiting)
-        except BaseException as error:  # whatever it is, callers must hear of it
-            self._failure = error
-        if self._failure is not None:
-            for future in futures.values():
-                _tell(loop, future, self._dead(self._failure))
+                for live in arrived:
+                    if not live.abandoned:
+                        core.add(live)
+                for live in left:
+                    core.abort(live)
+                if self._failure is None and len(core):
+                    core.step(self.lock, lambda: self.version)
+            except BaseException as error:  # whatever it is, callers must hear of it
+                self._failure = error
+            if self._failure is not None:
+                core.give_up()
+                for live in arrived:
+                    if live.request.stop_reason is None:
+                        live.abort()
+                        live.tell()
 
 
-def _tell(
-    loop: asyncio.AbstractEventLoop,
-    future: asyncio.Future[Completion],
-    answer: Completion | PolicyDead,
-) -> None:
-    """Answer a call from the engine's thread."""
+def _core(model: Transformer, options: EngineOptions) -> Core:
+    page = page_bytes(model.shape, model.dtype)
+    num_pages = options.cache_bytes // page
+    if num_pages < 1:
+        raise UsageError(
+            f"cache_bytes is {options.cache_bytes}, but 32 tokens of this model take {page} bytes; "
+            "give the engine more memory for keys and values"
+        )
+    scheduler = Scheduler(
+        num_pages=num_pages,
+        num_slots=options.swap_bytes // page,
+        max_rows=options.max_batch_rows,
+        max_step_tokens=options.max_step_tokens,
+    )
+    speculator = Speculator([PromptLookup(), History()]) if options.speculate else None
+    return Core(Runner(model, num_pages, options.swap_folder), scheduler, speculator)
 
-    def settle() -> None:
-        if future.done():  # the caller was cancelled
-            return
-        if isinstance(answer, Completion):
-            future.set_result(answer)
-        else:
-            future.set_exception(answer)
 
+def _tell(loop: asyncio.AbstractEventLoop, action: Callable[[], object]) -> None:
+    """Do something on the event loop, from the engine's thread."""
     with contextlib.suppress(RuntimeError):  # the event loop is closed: nobody waits any more
-        loop.call_soon_threadsafe(settle)
+        loop.call_soon_threadsafe(action)

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jinja2 import TemplateError
 from transformers import AutoTokenizer
 
 from practicum.errors import UsageError
+from practicum.policy.model.chat import Json, render_chat
 from practicum.policy.model.family import read_json
+from practicum.policy.model.token_bytes import TokenBytes
 from practicum.types import Message
 
 END_TOKENS = (
@@ -49,6 +50,7 @@ class Tokens:
         """All that end a completion."""
         specials: list[str] = sorted(_special_strings(self._tokenizer), key=len, reverse=True)
         self._special = re.compile("|".join(map(re.escape, specials))) if specials else None
+        self._bytes = TokenBytes(self._tokenizer)
         added: list[int] = self._tokenizer("")["input_ids"]
         self._start = [i for i in added[:1] if i == self._tokenizer.bos_token_id]
         """What the tokenizer puts before a text: its start token, or nothing."""
@@ -68,7 +70,7 @@ class Tokens:
                     f"a prompt is either one `text` message or a chat, not both: {roles}"
                 )
             return [*self._start, *self._encode(messages[0].content, act=True)]
-        return self._render_chat(messages)
+        return self.render_chat([{"role": m.role, "content": m.content} for m in messages])
 
     def encode(self, text: str) -> list[int]:
         """Token ids of plain text: nothing is added, and control tokens in it do not act."""
@@ -94,49 +96,31 @@ class Tokens:
             )
         return token_ids
 
-    def _render_chat(self, messages: Sequence[Message]) -> list[int]:
+    def render_chat(
+        self, messages: Sequence[Json], tools: Sequence[Json] | None = None
+    ) -> list[int]:
+        """Token ids of a chat, with tools where there are any, by the model's template."""
         if not self._tokenizer.chat_template:
             raise UsageError(
                 f"the tokenizer in {self.folder} has no chat template; use one `text` message, or "
                 "an instruction-tuned model"
             )
-        # Control strings inside contents become marks, so that after templating they can be told
-        # from those of the template itself.
-        mark = _unused_character(message.content for message in messages)
-        quoted: list[str] = []
+        return render_chat(
+            messages,
+            tools,
+            special=self._special,
+            apply=self._apply,
+            encode=lambda text, act: self._encode(text, act=act),
+        )
 
-        def quote(match: re.Match[str]) -> str:
-            quoted.append(match.group())
-            return mark
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes of one token; of a control token, those of its name."""
+        return self._bytes.of(token_id)
 
-        chat = [
-            {
-                "role": message.role,
-                "content": self._special.sub(quote, message.content)
-                if self._special
-                else message.content,
-            }
-            for message in messages
-        ]
-        try:
-            text: str = self._tokenizer.apply_chat_template(
-                chat, tokenize=False, add_generation_prompt=True
-            )
-        except TemplateError as error:
-            roles = [message.role for message in messages]
-            raise UsageError(
-                f"the chat template of {self.folder} refuses the roles {roles}: {error}"
-            ) from error
-        pieces = text.split(mark)
-        if len(pieces) != len(quoted) + 1:
-            raise UsageError(
-                f"the chat template of {self.folder} drops or repeats a message that contains a "
-                "control token, so it cannot be rendered safely"
-            )
-        token_ids = self._encode(pieces[0], act=True)
-        for literal, piece in zip(quoted, pieces[1:], strict=True):
-            token_ids += self._encode(literal, act=False) + self._encode(piece, act=True)
-        return token_ids
+    def _apply(self, messages: Sequence[Json], tools: Sequence[Json] | None) -> str:
+        return self._tokenizer.apply_chat_template(
+            messages, tools=tools, tokenize=False, add_generation_prompt=True
+        )
 
 
 def _load(folder: Path) -> Any:
@@ -168,9 +152,3 @@ def _end_ids(folder: Path, tokenizer: Any, vocabulary: Mapping[str, int]) -> set
         ends.add(tokenizer.eos_token_id)
     special = _special_strings(tokenizer)
     return ends | {vocabulary[token] for token in END_TOKENS if token in special}
-
-
-def _unused_character(texts: Iterable[str]) -> str:
-    """A private-use character that occurs in none of `texts`."""
-    used = set("".join(texts))
-    return next(chr(code) for code in range(0xE000, 0xF900) if chr(code) not in used)

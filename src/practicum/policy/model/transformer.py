@@ -1,9 +1,11 @@
-"""A Llama-family decoder, written once for rollout, scoring and training.
+"""The decoder of every family, written once for rollout, scoring and training.
 
-Matrix products run in the model's dtype (bfloat16 on CPU); the residual stream, attention, the
-output head and all log-probabilities in float32. A float32 residual stream costs no time and halves
-what is lost to rounding. The embedding is kept in float32, so that a tied head is exact and its
-master weight is the parameter itself.
+The one thing to know: the transformer holds no keys and no masks. A layer reaches earlier tokens
+through a `Memory` that the caller brings (pages in the engine, a forest of prefixes in training),
+so what surrounds attention is the same code, and the same bits, on both sides.
+
+All parameters have the model's dtype. The residual stream, the results of matrix products and the
+logits are float32 (or wider): that costs no time and halves what is lost to rounding.
 
 Shapes: T packed tokens, D hidden, H query heads, K key-value heads, C head size, V vocabulary.
 """
@@ -11,91 +13,119 @@ Shapes: T packed tokens, D hidden, H query heads, K key-value heads, C head size
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from practicum.policy.model.forest import Block, Forest
+from practicum.policy.model import ops
+from practicum.policy.model.experts import mix
+from practicum.policy.model.ops import widen
+from practicum.policy.model.shape import AttentionRule, Shape
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """Everything that fixes the tensors of a model."""
+class Memory(Protocol):
+    """How attention reaches the tokens before."""
 
-    vocab_size: int
-    hidden_size: int
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_size: int
-    intermediate_size: int
-    context_length: int
-    norm_eps: float
-    tied_head: bool
-    inverse_frequencies: tuple[float, ...]
-    """Rotary frequencies, [head_size / 2]; scaling variants are already applied."""
+    def attend(
+        self, layer: int, query_THC: Tensor, key_TKC: Tensor, value_TKC: Tensor, rule: AttentionRule
+    ) -> Tensor:
+        """What every token reads from itself and the tokens before it, [T, H, C].
 
-    def __post_init__(self) -> None:
-        if self.num_heads % self.num_kv_heads:
-            raise ValueError(
-                f"{self.num_heads} heads do not divide by {self.num_kv_heads} KV heads"
-            )
-        assert len(self.inverse_frequencies) * 2 == self.head_size
+        All tensors, the result too, are of the model's dtype; queries and keys are rotated.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """Cosines and sines of some positions, [T, 1, C], in float32."""
+    """Cosines and sines of some positions, [T, 1, C] each, for every rotary table of a model."""
 
-    cos: Tensor
-    sin: Tensor
+    tables: tuple[tuple[Tensor, Tensor], ...]
 
-    def __call__(self, x_TNC: Tensor) -> Tensor:
-        first, second = x_TNC.chunk(2, dim=-1)
-        return x_TNC * self.cos + torch.cat((-second, first), dim=-1) * self.sin
-
-
-def widen(x: Tensor) -> Tensor:
-    """At least float32: half precision is widened, float64 stays (gradient checks run in it)."""
-    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+    def __call__(self, x_TNC: Tensor, table: int | None) -> Tensor:
+        return x_TNC if table is None else ops.rotate(x_TNC, *self.tables[table])
 
 
 class Layer(nn.Module):
     """One decoder block. `project` and `finish` surround an attention that the caller chooses."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Shape, index: int, dtype: torch.dtype) -> None:
         super().__init__()
         self.shape = shape
-        query, key_value = shape.num_heads * shape.head_size, shape.num_kv_heads * shape.head_size
-        self.attention_norm = nn.Parameter(torch.empty(shape.hidden_size))
-        self.qkv = nn.Parameter(torch.empty(query + 2 * key_value, shape.hidden_size))
-        self.output = nn.Parameter(torch.empty(shape.hidden_size, query))
-        self.mlp_norm = nn.Parameter(torch.empty(shape.hidden_size))
-        self.gate_up = nn.Parameter(torch.empty(2 * shape.intermediate_size, shape.hidden_size))
-        self.down = nn.Parameter(torch.empty(shape.hidden_size, shape.intermediate_size))
+        self.index = index
+        self.kind = shape.layers[index]
+        self.rule = shape.rule(index)
+
+        def new(*size: int) -> nn.Parameter:
+            return nn.Parameter(torch.empty(size, dtype=dtype))
+
+        hidden, biases, norms = shape.hidden_size, shape.biases, shape.norms
+        query, total = shape.query_size, shape.query_size + 2 * shape.key_size
+        experts = shape.experts if self.kind.sparse else None
+        copies = (experts.count,) if experts else ()
+        inner = experts.intermediate_size if experts else shape.intermediate_size
+        mlp_biases = biases.mlp and not experts
+        self.attention_norm = new(hidden)
+        self.qkv = new(total, hidden)
+        self.qkv_bias = new(total) if biases.qkv else None
+        self.query_norm = new(shape.head_size) if norms.query_key else None
+        self.key_norm = new(shape.head_size) if norms.query_key else None
+        self.output = new(hidden, query)
+        self.output_bias = new(hidden) if biases.output else None
+        self.attention_post_norm = new(hidden) if norms.sandwich else None
+        self.mlp_norm = new(hidden)
+        self.router = new(experts.count, hidden) if experts else None
+        self.gate_up = new(*copies, 2 * inner, hidden)
+        self.gate_up_bias = new(2 * inner) if mlp_biases else None
+        self.down = new(*copies, hidden, inner)
+        self.down_bias = new(hidden) if mlp_biases else None
+        self.mlp_post_norm = new(hidden) if norms.sandwich else None
 
     def project(self, x_TD: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries [T, H, C], keys and values [T, K, C], rotated, at least float32."""
+        """Queries [T, H, C], keys and values [T, K, C]: rotated, in the model's dtype."""
         shape = self.shape
         num_query, num_kv = shape.num_heads, shape.num_kv_heads
-        normed_TD = _norm(x_TD, self.attention_norm, shape.norm_eps)
-        qkv = F.linear(normed_TD.to(self.qkv.dtype), self.qkv)
-        qkv_TNC = widen(qkv).unflatten(-1, (num_query + 2 * num_kv, shape.head_size))
+        qkv = ops.linear(self._norm(x_TD, self.attention_norm), self.qkv, self.qkv_bias)
+        qkv_TNC = qkv.unflatten(-1, (num_query + 2 * num_kv, shape.head_size))
         query, key, value = qkv_TNC.split((num_query, num_kv, num_kv), dim=-2)
-        return rotation(query), rotation(key), value
+        if self.query_norm is not None and self.key_norm is not None:
+            query = widen(self._norm(query, self.query_norm))
+            key = widen(self._norm(key, self.key_norm))
+        query, key = rotation(query, self.kind.rotary), rotation(key, self.kind.rotary)
+        dtype = self.qkv.dtype
+        return query.to(dtype), key.to(dtype), value.to(dtype)
 
     def finish(self, x_TD: Tensor, attended_THC: Tensor) -> Tensor:
         """Output projection and MLP, each added to the residual stream."""
-        dtype = self.output.dtype
-        x_TD = x_TD + F.linear(attended_THC.flatten(-2).to(dtype), self.output)
-        normed_TD = _norm(x_TD, self.mlp_norm, self.shape.norm_eps)
-        gate, up = F.linear(normed_TD.to(dtype), self.gate_up).chunk(2, dim=-1)
-        return x_TD + F.linear(F.silu(gate) * up, self.down)
+        attended = attended_THC.flatten(-2).to(self.output.dtype)
+        added_TD = ops.linear(attended, self.output, self.output_bias)
+        if self.attention_post_norm is not None:
+            added_TD = self._norm(added_TD, self.attention_post_norm)
+        x_TD = x_TD + added_TD
+        added_TD = self._mlp(self._norm(x_TD, self.mlp_norm))
+        if self.mlp_post_norm is not None:
+            added_TD = self._norm(added_TD, self.mlp_post_norm)
+        return x_TD + added_TD
+
+    def _mlp(self, normed_TD: Tensor) -> Tensor:
+        activation = self.shape.activation
+        if self.router is not None:
+            assert self.shape.experts is not None
+            experts = self.shape.experts
+            return mix(normed_TD, self.router, self.gate_up, self.down, experts, activation)
+        gate_up = ops.linear(normed_TD, self.gate_up, self.gate_up_bias)
+        gated = ops.gate(gate_up, activation, self.down.dtype)
+        return ops.linear(gated, self.down, self.down_bias)
+
+    def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
+        norms = self.shape.norms
+        return ops.rms_norm(x, weight, norms.eps, plus_one=norms.plus_one)
 
 
 class Transformer(nn.Module):
-    """The decoder. `forward` runs a whole forest; the engine steps through `layers` itself."""
+    """The decoder: `forward` to hidden states, `logits` from them."""
 
     frequencies: Tensor
 
@@ -103,84 +133,53 @@ class Transformer(nn.Module):
         super().__init__()
         self.shape = shape
         self.dtype = dtype
-        self.embedding = nn.Parameter(torch.empty(shape.vocab_size, shape.hidden_size))
-        self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.num_layers))
-        self.norm = nn.Parameter(torch.empty(shape.hidden_size))
-        self.untied_head = (
-            None if shape.tied_head else nn.Parameter(torch.empty_like(self.embedding))
-        )
-        self.register_buffer(
-            "frequencies", torch.tensor(shape.inverse_frequencies), persistent=False
-        )
-        wide = torch.promote_types(dtype, torch.float32)
-        for name, parameter in self.named_parameters():
-            in_wide = name in ("embedding", "untied_head")
-            parameter.data = torch.empty_like(parameter.data, dtype=wide if in_wide else dtype)
+        size = (shape.vocab_size, shape.hidden_size)
+        self.embedding = nn.Parameter(torch.empty(size, dtype=dtype))
+        self.layers = nn.ModuleList(Layer(shape, i, dtype) for i in range(shape.num_layers))
+        self.norm = nn.Parameter(torch.empty(shape.hidden_size, dtype=dtype))
+        self.untied_head = None if shape.tied_head else nn.Parameter(torch.empty(size, dtype=dtype))
+        # Gemma was trained with a scale that is rounded to the weights' precision.
+        self._embedding_scale = float(torch.tensor(shape.embedding_scale, dtype=dtype))
+        tables = torch.tensor([rotary.inverse_frequencies for rotary in shape.rotaries])
+        self.register_buffer("frequencies", tables, persistent=False)  # [tables, C / 2]
 
     @property
     def head(self) -> Tensor:
-        """[V, D], float32."""
+        """[V, D], of the model's dtype."""
         return self.embedding if self.untied_head is None else self.untied_head
 
-    def embed(self, token_ids: Tensor) -> Tensor:
+    def embed(self, token_ids_T: Tensor) -> Tensor:
         """The residual stream's beginning, at least float32."""
-        return F.embedding(token_ids, self.embedding)
+        x_TD = widen(F.embedding(token_ids_T, self.embedding))
+        return x_TD if self._embedding_scale == 1.0 else x_TD * self._embedding_scale
 
-    def rotation(self, positions: Tensor) -> Rotation:
-        angles = positions[:, None, None].float() * self.frequencies
-        angles = torch.cat((angles, angles), dim=-1).to(
-            torch.promote_types(self.dtype, torch.float32)
-        )
-        return Rotation(angles.cos(), angles.sin())
+    def rotation(self, positions_T: Tensor) -> Rotation:
+        wide = torch.promote_types(self.dtype, torch.float32)
+        tables: list[tuple[Tensor, Tensor]] = []
+        for rotary, frequencies in zip(self.shape.rotaries, self.frequencies, strict=True):
+            half = positions_T[:, None, None].float() * frequencies
+            angles = torch.cat((half, half), dim=-1).to(wide)
+            tables.append((angles.cos() * rotary.scale, angles.sin() * rotary.scale))
+        return Rotation(tuple(tables))
 
     def final_norm(self, x_TD: Tensor) -> Tensor:
-        """Hidden states as the head reads them, at least float32."""
-        return _norm(x_TD, self.norm, self.shape.norm_eps)
+        """Hidden states as the head reads them, in the model's dtype."""
+        norms = self.shape.norms
+        return ops.rms_norm(x_TD, self.norm, norms.eps, plus_one=norms.plus_one)
 
     def logits(self, hidden_ND: Tensor) -> Tensor:
-        """[N, V], float32."""
-        return F.linear(hidden_ND, self.head)
+        """[N, V], at least float32."""
+        logits_NV = ops.linear(hidden_ND, self.head)
+        cap = self.shape.logit_softcap
+        return logits_NV if cap is None else ops.softcap(logits_NV, cap)
 
-    def forward(self, forest: Forest, keep: list[tuple[Tensor, Tensor]] | None = None) -> Tensor:
-        """Final hidden states [T, D]; keys and values [T, K, C] of each layer go to `keep`."""
-        x_TD = self.embed(forest.token_ids)
-        rotation = self.rotation(forest.positions)
+    def forward(self, token_ids_T: Tensor, positions_T: Tensor, memory: Memory) -> Tensor:
+        """Final hidden states [T, D], in the model's dtype, as the head reads them."""
+        x_TD = self.embed(token_ids_T)
+        rotation = self.rotation(positions_T)
         for layer in self.layers:
             assert isinstance(layer, Layer)
             query, key, value = layer.project(x_TD, rotation)
-            if keep is not None:
-                keep.append((key, value))
-            x_TD = layer.finish(x_TD, attend(forest, query, key, value))
+            attended = memory.attend(layer.index, query, key, value, layer.rule)
+            x_TD = layer.finish(x_TD, attended)
         return self.final_norm(x_TD)
-
-
-def attend(forest: Forest, query_THC: Tensor, key_TKC: Tensor, value_TKC: Tensor) -> Tensor:
-    """Attention of every token to its ancestors, [T, H, C]."""
-    outputs = [_attend_block(block, query_THC, key_TKC, value_TKC) for block in forest.blocks]
-    return torch.cat(outputs).index_select(0, forest.place)
-
-
-def _attend_block(block: Block, query_THC: Tensor, key_TKC: Tensor, value_TKC: Tensor) -> Tensor:
-    """Dense masked attention over padded trees, [R * L, H, C].
-
-    The G query heads of a key-value head are laid side by side along the query axis: one product
-    per key-value head instead of copied keys (torch's own grouped path is an order slower on CPU).
-    """
-    num_trees, longest = block.index.shape
-    num_heads, head_size = query_THC.shape[1:]
-    num_kv = key_TKC.shape[1]
-    group = num_heads // num_kv
-    index = block.index.flatten()
-    query = query_THC.index_select(0, index).view(num_trees, longest, num_kv, group, head_size)
-    query = query.permute(0, 2, 3, 1, 4).reshape(num_trees, num_kv, group * longest, head_size)
-    key = key_TKC.index_select(0, index).view(num_trees, longest, num_kv, head_size).transpose(1, 2)
-    value = value_TKC.index_select(0, index).view(num_trees, longest, num_kv, head_size)
-    attended = F.scaled_dot_product_attention(
-        query, key, value.transpose(1, 2), attn_mask=block.allowed.repeat(1, 1, group, 1)
-    )
-    attended = attended.view(num_trees, num_kv, group, longest, head_size).permute(0, 3, 1, 2, 4)
-    return attended.reshape(num_trees * longest, num_heads, head_size)
-
-
-def _norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    return F.rms_norm(x, (x.shape[-1],), weight.to(x.dtype), eps)

@@ -1,7 +1,7 @@
 """Weights in and out of Hugging Face folders. Safetensors only: a pickle is never opened.
 
-One table, `layout`, says which stored tensors make up each of our parameters (queries, keys and
-values are one matrix here, three there); loading and saving both walk it, so they cannot disagree.
+A folder is read whole or refused: every tensor that its configuration asks for must be there, be of
+that shape and finite, and no other may be. `layout.py` has the names.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,8 @@ from torch import Tensor
 
 from practicum.errors import InfraError, UsageError
 from practicum.policy.model.family import Json, read_config, read_json, shape_from_config
-from practicum.policy.model.transformer import Shape, Transformer
+from practicum.policy.model.layout import FUSED_EXPERTS, Part, layout
+from practicum.policy.model.transformer import Transformer
 
 COMPANIONS = (
     "generation_config.json",
@@ -42,50 +42,6 @@ COMPANIONS = (
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One stored tensor. The parts of a parameter are stacked along its first dimension."""
-
-    name: str
-    shape: tuple[int, ...]
-
-
-def layout(shape: Shape) -> dict[str, tuple[Part, ...]]:
-    """Our parameter name -> the stored tensors it consists of.
-
-    Example:
-        `layers.0.qkv` consists of `model.layers.0.self_attn.{q,k,v}_proj.weight`.
-    """
-    hidden, inner = shape.hidden_size, shape.intermediate_size
-    query, key_value = shape.num_heads * shape.head_size, shape.num_kv_heads * shape.head_size
-    table = {
-        "embedding": (Part("model.embed_tokens.weight", (shape.vocab_size, hidden)),),
-        "norm": (Part("model.norm.weight", (hidden,)),),
-    }
-    if not shape.tied_head:
-        table["untied_head"] = (Part("lm_head.weight", (shape.vocab_size, hidden)),)
-    for index in range(shape.num_layers):
-        there = f"model.layers.{index}."
-        attention, mlp = there + "self_attn.", there + "mlp."
-        parts = {
-            "attention_norm": (Part(there + "input_layernorm.weight", (hidden,)),),
-            "qkv": (
-                Part(attention + "q_proj.weight", (query, hidden)),
-                Part(attention + "k_proj.weight", (key_value, hidden)),
-                Part(attention + "v_proj.weight", (key_value, hidden)),
-            ),
-            "output": (Part(attention + "o_proj.weight", (hidden, query)),),
-            "mlp_norm": (Part(there + "post_attention_layernorm.weight", (hidden,)),),
-            "gate_up": (
-                Part(mlp + "gate_proj.weight", (inner, hidden)),
-                Part(mlp + "up_proj.weight", (inner, hidden)),
-            ),
-            "down": (Part(mlp + "down_proj.weight", (hidden, inner)),),
-        }
-        table |= {f"layers.{index}.{name}": value for name, value in parts.items()}
-    return table
-
-
 def load_transformer(folder: Path, dtype: torch.dtype = torch.bfloat16) -> Transformer:
     """The model of a Hugging Face folder, its matrix products in `dtype`.
 
@@ -93,18 +49,16 @@ def load_transformer(folder: Path, dtype: torch.dtype = torch.bfloat16) -> Trans
     """
     shape = shape_from_config(read_config(folder), str(folder / "config.json"))
     files = tensor_files(folder)
-    table = layout(shape)
+    table = layout(shape, fused=any(name.endswith(FUSED_EXPERTS) for name in files))
     _check_names(folder, set(files), {part.name for parts in table.values() for part in parts})
     model = Transformer(shape, dtype)
     parameters = dict(model.named_parameters())
     with ExitStack() as stack, torch.no_grad():
         opened = {path: stack.enter_context(_open(path)) for path in sorted(set(files.values()))}
         for name, parts in table.items():
-            first_row = 0
-            for part in parts:
-                stored = _read(opened[files[part.name]], part, files[part.name])
-                parameters[name].narrow(0, first_row, part.shape[0]).copy_(stored)
-                first_row += part.shape[0]
+            rows = _rows(parameters[name], parts)
+            for part, place in zip(parts, rows, strict=True):
+                place.copy_(_read(opened[files[part.name]], part, files[part.name]))
     return model
 
 
@@ -129,9 +83,9 @@ def save_transformer(
         parameters[name] = master
     tensors: dict[str, Tensor] = {}
     for name, parts in layout(model.shape).items():
-        pieces = parameters[name].detach().split([part.shape[0] for part in parts])
+        pieces = zip(parts, _rows(parameters[name].detach(), parts), strict=True)
         # A copy per piece: the format refuses views that share memory.
-        tensors |= {p.name: t.to(dtype, copy=True) for p, t in zip(parts, pieces, strict=True)}
+        tensors |= {part.name: rows.to(dtype, copy=True) for part, rows in pieces}
     folder.mkdir(parents=True, exist_ok=True)
     write_config(folder, config, dtype)
     write_tensors(folder, tensors)
@@ -139,6 +93,12 @@ def save_transformer(
         path = source / companion
         if path.exists() and not (folder / companion).exists():
             shutil.copyfile(path, folder / companion)
+
+
+def _rows(parameter: Tensor, parts: Sequence[Part]) -> Sequence[Tensor]:
+    """The rows of a parameter that belong to each of its parts, as views."""
+    rows = parameter.view(-1, *parts[0].shape[1:])
+    return rows.split([part.rows for part in parts])
 
 
 def write_tensors(folder: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -166,7 +126,8 @@ def reset(model: Transformer, seed: int) -> None:
     residual = (2 * model.shape.num_layers) ** -0.5
     for name, parameter in model.named_parameters():
         if parameter.dim() == 1:
-            parameter.fill_(1.0)
+            zero = name.endswith("bias") or model.shape.norms.plus_one
+            parameter.fill_(0.0 if zero else 1.0)
             continue
         scale = 0.02 * (residual if name.endswith((".output", ".down")) else 1.0)
         parameter.copy_(torch.randn(parameter.shape, generator=generator) * scale)

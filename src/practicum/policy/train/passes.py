@@ -62,7 +62,12 @@ def run_pass(
             hidden_TD = hidden_states(model, micro_batch.forest)
             hidden_RD = hidden_TD.index_select(0, micro_batch.nodes)
             logprobs, entropy_R = token_logprobs(
-                hidden_RD, model.head, micro_batch.rows, batch.targets[columns], temperature
+                hidden_RD,
+                model.head,
+                micro_batch.rows,
+                batch.targets[columns],
+                temperature,
+                model.shape.logit_softcap,
             )
             loss = objective(logprobs.double(), columns)
             logprobs_N[columns] = logprobs.detach().double()

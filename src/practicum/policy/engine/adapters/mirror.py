@@ -1,0 +1,83 @@
+"""An engine elsewhere, kept equal to a model that is trained here.
+
+`RLTrainer` changes a model and says so with `publish`. A `Mirror` then writes the model into a
+folder that the engine can read and has it loaded, and it refuses samples that cannot be trained on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from practicum.errors import UsageError
+from practicum.policy.engine.adapters.updates import UpdatablePolicy
+from practicum.protocols import Completion, Sampling
+from practicum.types import Message, WeightVersion
+
+
+class Mirror:
+    """Satisfies `protocols.Policy`, and `Publisher` of the trainer.
+
+    Example:
+        write = partial(save_transformer, model, source=folder, dtype=torch.bfloat16)
+        policy = Mirror(await VllmPolicy.start(folder), write)
+    """
+
+    def __init__(
+        self, engine: UpdatablePolicy, write: Callable[[Path], None], exchange: Path | None = None
+    ) -> None:
+        """Call it where the event loop of the rollouts runs.
+
+        `write` puts the model into a folder that is there already, in Hugging Face form.
+        `exchange` is where such folders are made: one that the engine can read, best in memory.
+        """
+        memory = Path("/dev/shm")
+        self.engine = engine
+        self.lock = threading.RLock()
+        self._write = write
+        self._exchange = exchange or (memory if memory.is_dir() else Path(tempfile.gettempdir()))
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def name(self) -> str:
+        return self.engine.name
+
+    @property
+    def version(self) -> WeightVersion:
+        return self.engine.version
+
+    @property
+    def context_length(self) -> int:
+        return self.engine.context_length
+
+    def render(self, messages: Sequence[Message]) -> list[int]:
+        return self.engine.render(messages)
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:
+        """As the engine's own, but raises UsageError for what cannot be trained on."""
+        reason = self.engine.why_not_trainable(sampling)
+        if reason is not None:
+            raise UsageError(f"{self.name} cannot be trained with this sampling: {reason}")
+        return await self.engine.generate(prompt_ids, sampling)
+
+    def publish(self, version: WeightVersion) -> None:
+        """Give the engine the model as it is now. Blocks, so call it from another thread."""
+        assert not _is_running_here(self._loop), "publish would wait for the loop that it blocks"
+        with tempfile.TemporaryDirectory(prefix="practicum-weights-", dir=self._exchange) as made:
+            parent = Path(made)
+            parent.chmod(0o755)  # the engine may be another user's
+            folder = parent / f"version-{version}"
+            folder.mkdir()
+            self._write(folder)
+            update = self.engine.update_weights(folder, version)
+            asyncio.run_coroutine_threadsafe(update, self._loop).result()
+
+
+def _is_running_here(loop: asyncio.AbstractEventLoop) -> bool:
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:
+        return False

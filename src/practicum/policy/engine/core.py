@@ -1,0 +1,243 @@
+"""The engine's loop: schedule, run, sample, advance. Synchronous; one thread drives it.
+
+Weights may change between two steps and at no other time: a step holds the lock from its schedule
+to its logits. Every token carries the version of the weights that its logits are from.
+
+Shapes: N positions with a hidden state, U distributions (position and temperature).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from practicum.errors import PolicyDead
+from practicum.policy.engine.draw import NOTHING, Draw, Drawn, draw
+from practicum.policy.engine.live import Live
+from practicum.policy.engine.request import Request
+from practicum.policy.engine.runner import Runner
+from practicum.policy.engine.scheduler import Scheduler
+from practicum.policy.engine.speculation import Speculator, View
+from practicum.policy.engine.stats import Stats
+from practicum.policy.engine.step import Run, Step
+from practicum.policy.model.head import Distribution, distribution
+from practicum.types import WeightVersion
+
+KNOWN_UNIFORMS = 8
+"""Coming random numbers that proposers are told of."""
+
+
+class Core:
+    """All calls under way, and the steps that bring them on."""
+
+    def __init__(
+        self, runner: Runner, scheduler: Scheduler, speculator: Speculator | None = None
+    ) -> None:
+        self.runner = runner
+        self.scheduler = scheduler
+        self.speculator = speculator
+        self.stats = Stats()
+        self._live: dict[Request, Live] = {}
+        self._version = WeightVersion(0)
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def add(self, live: Live) -> None:
+        """Take a call in; between steps."""
+        self.scheduler.add(live.request)
+        self._live[live.request] = live
+        self.stats += Stats(requests=1, prompt_tokens=len(live.request.prompt_ids))
+
+    def abort(self, live: Live) -> None:
+        """Forget a call and free what only it needs; between steps."""
+        if self._live.pop(live.request, None) is not None:
+            self.scheduler.abort(live.request)
+            live.abort()
+            live.tell()
+            self._finished(live)
+
+    def give_up(self) -> None:
+        """End all calls; nothing can be computed any more."""
+        for live in self._live.values():
+            live.abort()
+            live.tell()
+        self._live.clear()
+
+    @torch.inference_mode()
+    def step(
+        self,
+        lock: AbstractContextManager[object],
+        version: Callable[[], WeightVersion],
+    ) -> list[Live]:
+        """One step of all calls; those that it ended.
+
+        Raises PolicyDead if the model no longer gives a distribution.
+        """
+        began = time.perf_counter()
+        with lock:
+            self._take_weights(version())
+            self._propose()
+            step = self.scheduler.schedule()
+            assert step is not None, "a step without calls"
+            hidden_ND = self.runner.run(step)
+            draws = self._draws(step)
+            there = _distribution(self.runner, hidden_ND, draws.places) if draws.items else None
+        at = self._version
+        if there is not None:
+            self._push(draws, _draw(there, draws.items, at), at)
+        self.scheduler.advance(step)
+        ended = [self._live.pop(live.request) for live in draws.ended]
+        self._record(step, draws, time.perf_counter() - began)
+        for live, *_ in draws.of:
+            live.tell()
+        for live in ended:
+            self._finished(live)
+        return ended
+
+    def _take_weights(self, version: WeightVersion) -> None:
+        """From here on, what is computed is computed with these."""
+        if version != self._version:
+            self._version = version
+            self.scheduler.publish()
+
+    def _propose(self) -> None:
+        """Give sequences drafts, where that is expected to save time."""
+        if self.speculator is None:
+            return
+        running = self.scheduler.running[: self.scheduler.max_rows]
+        ready = [s for s in running if len(s.tokens) - s.num_computed == 1]
+        lives = [self._live[sequence.requests[0]] for sequence in ready]
+        views = [
+            _view(live, len(sequence.requests), self._version)
+            for live, sequence in zip(lives, ready, strict=True)
+        ]
+        proposed = self.speculator.drafts(views, other_rows=len(running) - len(ready))
+        for sequence, drafts in zip(ready, proposed, strict=True):
+            if len(sequence.requests) == 1:
+                sequence.drafts = tuple(drafts)
+
+    def _draws(self, step: Step) -> _Draws:
+        """What to draw after the step: each (position, temperature) is one distribution."""
+        draws = _Draws()
+        position = 0
+        for run in step.runs:
+            positions = range(position, position + run.num_logits)
+            position += run.num_logits
+            if run.num_logits:
+                for request in run.sequence.requests:
+                    draws.add(self._live[request], run, positions)
+        return draws
+
+    def _push(self, draws: _Draws, drawn: Drawn, version: WeightVersion) -> None:
+        """Give every call its token, and the following ones while they are those of the drafts."""
+        for live, run, first, count in draws.of:
+            for place in range(count):
+                index = first + place
+                token_id = drawn.token_ids[index]
+                if token_id == NOTHING:
+                    live.abort()
+                else:
+                    draws.num_pushed += 1
+                    live.push(
+                        token_id,
+                        drawn.logprobs[index],
+                        version,
+                        drawn.log_kept_mass[index],
+                        drawn.top_logprobs[index],
+                    )
+                if live.request.stop_reason is not None:
+                    draws.ended.append(live)
+                    break
+                if place == len(run.drafts) or token_id != run.drafts[place]:
+                    break
+
+    def _record(self, step: Step, draws: _Draws, seconds: float) -> None:
+        decoding = [run for run in step.runs if run.first >= run.sequence.num_prompt]
+        num_decoded = sum(run.num_tokens for run in decoding)
+        num_prompt = step.num_tokens - num_decoded
+        share = num_prompt / step.num_tokens
+        self.stats += Stats(
+            computed_prompt_tokens=num_prompt,
+            sampled_tokens=draws.num_pushed,
+            decode_steps=1 if decoding else 0,
+            decode_rows=len(decoding),
+            prefill_s=seconds * share,
+            decode_s=seconds * (1 - share),
+        )
+        if self.speculator is not None and not num_prompt:
+            self.speculator.stepped(step.num_logits, seconds)
+
+    def _finished(self, live: Live) -> None:
+        if self.speculator is not None:
+            self.speculator.finished(_view(live, 1, self._version))
+
+
+@dataclass(slots=True)
+class _Draws:
+    """The draws of a step and whose they are."""
+
+    items: list[Draw] = field(default_factory=list[Draw])
+    places: list[tuple[int, float]] = field(default_factory=list[tuple[int, float]])
+    """Position and temperature of each distribution"""
+    of: list[tuple[Live, Run, int, int]] = field(default_factory=list[tuple[Live, Run, int, int]])
+    """For each call its run, its first draw and how many"""
+    ended: list[Live] = field(default_factory=list[Live])
+    num_pushed: int = 0
+    _numbers: dict[tuple[int, float], int] = field(default_factory=dict[tuple[int, float], int])
+
+    def add(self, live: Live, run: Run, positions: Sequence[int]) -> None:
+        temperature = live.request.sampling.temperature or 1.0
+        rows = [self._row(position, temperature) for position in positions]
+        draws = live.draws(rows, run.drafts)
+        self.of.append((live, run, len(self.items), len(draws)))
+        self.items.extend(draws)
+
+    def _row(self, position: int, temperature: float) -> int:
+        place = position, temperature
+        if place not in self._numbers:
+            self._numbers[place] = len(self.places)
+            self.places.append(place)
+        return self._numbers[place]
+
+
+def _distribution(
+    runner: Runner, hidden_ND: Tensor, places: Sequence[tuple[int, float]]
+) -> Distribution:
+    positions = [position for position, _ in places]
+    if positions != list(range(len(hidden_ND))):
+        hidden_ND = hidden_ND[positions]
+    temperatures_U = torch.tensor([temperature for _, temperature in places], dtype=torch.float64)
+    shape = runner.model.shape
+    return distribution(hidden_ND, runner.model.head, temperatures_U, shape.logit_softcap)
+
+
+def _draw(there: Distribution, draws: Sequence[Draw], version: WeightVersion) -> Drawn:
+    try:
+        return draw(there, draws)
+    except FloatingPointError:
+        raise PolicyDead(f"the model's logits are not finite at version {version}") from None
+
+
+def _view(live: Live, num_requests: int, version: WeightVersion) -> View:
+    request = live.request
+    number = len(request.token_ids)
+    left = max(1, request.num_left)
+    uniforms: Sequence[float] | None = None
+    if request.sampling.temperature:
+        uniforms = [live.uniforms[number + i] for i in range(min(KNOWN_UNIFORMS, left))]
+    return View(
+        request_id=request,
+        key=(request.salt, request.prompt_ids),
+        prompt=request.prompt_ids,
+        tokens=request.token_ids,
+        version=version,
+        max_new=left,
+        uniforms=uniforms,
+        num_requests=num_requests,
+    )

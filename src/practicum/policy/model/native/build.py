@@ -1,0 +1,86 @@
+"""Compile the kernels once for this machine and keep the library in the cache folder.
+
+They need AVX-512 with bfloat16 (Intel since Sapphire Rapids, AMD since Zen 4) and use matrix tiles
+(AMX) where there are some. `PRACTICUM_NATIVE` chooses: `auto` (default), `avx512` without tiles,
+`0` for none.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+import warnings
+from pathlib import Path
+
+from practicum.policy.model.cache import cache_folder
+
+SOURCES = Path(__file__).parent
+FLAGS = (
+    "-O3",
+    "-std=c++20",
+    "-ffp-contract=off",
+    "-fno-math-errno",
+    "-shared",
+    "-fPIC",
+    "-pthread",
+)
+"""The compiler may not contract a product and a sum by itself: results must not depend on it."""
+
+WITHOUT_TILES = ("-mno-amx-tile", "-mno-amx-bf16", "-mno-amx-int8")
+INSTRUCTION_SETS: dict[str, tuple[str, ...]] = {
+    "auto": ("-march=native",),
+    "avx512": ("-march=native", *WITHOUT_TILES),
+}
+
+
+@functools.cache
+def load() -> ctypes.CDLL | None:
+    """The library, or None. A failing compiler is reported once, as a warning."""
+    chosen = os.environ.get("PRACTICUM_NATIVE", "auto")
+    compiler = shutil.which(os.environ.get("CXX", "c++")) or shutil.which("g++")
+    if chosen == "0" or compiler is None or "avx512_bf16" not in _processor().split():
+        return None
+    flags = (*FLAGS, *INSTRUCTION_SETS.get(chosen, INSTRUCTION_SETS["auto"]))
+    try:
+        return ctypes.CDLL(str(_built(compiler, flags)))
+    except (OSError, subprocess.CalledProcessError) as error:
+        detail = getattr(error, "stderr", "") or str(error)
+        warnings.warn(
+            f"the compiled kernels could not be built ({detail.strip()[-500:]}); going on without "
+            "them, slower. PRACTICUM_NATIVE=0 silences this",
+            stacklevel=2,
+        )
+        return None
+
+
+def _built(compiler: str, flags: tuple[str, ...]) -> Path:
+    """The library of these sources for this machine; built if it is not there yet."""
+    state = hashlib.sha256("\n".join((compiler, *flags, platform.machine(), _processor())).encode())
+    for path in sorted([*SOURCES.glob("*.h"), *SOURCES.glob("*.cpp")]):
+        state.update(path.read_bytes())
+    folder = cache_folder() / "native"
+    library = folder / f"kernels-{state.hexdigest()[:16]}.so"
+    if library.exists():
+        return library
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        fresh = Path(scratch) / library.name
+        command = [compiler, *flags, "-w", "-o", str(fresh), str(SOURCES / "kernels.cpp")]
+        subprocess.run(command, check=True, capture_output=True, text=True)
+        fresh.replace(library)  # whole or not at all; of two builders the last wins, equally good
+    return library
+
+
+def _processor() -> str:
+    """What the processor can do, as the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line for line in lines if line.startswith(("flags", "Features"))), "")
