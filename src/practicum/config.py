@@ -31,7 +31,8 @@ class ModelConfig(Section):
     path: str = Field(default="smollm2-135m", min_length=1)
     """A name that `practicum data model` knows, `tiny`, or a local Hugging Face folder."""
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
-    """Of the matrix products; attention, head and master weights are always float32."""
+    """Of the weights and what the products read; sums, the residual stream, logits and master
+    weights are always float32."""
 
 
 class RolloutConfig(Section):

@@ -88,7 +88,9 @@ def play(setting: Setting, model: Transformer) -> tuple[list[list[int]], list[Te
 def engine_logprobs(model: Transformer, hidden: Tensor, tokens: list[int], t: float) -> Tensor:
     """float64 [L - 1]: of every token but the first, a few rows at a time as an engine has them."""
     parts: list[Tensor] = []
-    for rows, targets in zip(hidden[:-1].split(5), torch.tensor(tokens[1:]).split(5)):
+    for rows, targets in zip(
+        hidden[:-1].split(5), torch.tensor(tokens[1:], dtype=torch.int64).split(5)
+    ):
         temperatures = torch.full((len(rows),), t, dtype=torch.float64)
         there = distribution(rows, model.head, temperatures, model.shape.logit_softcap)
         parts.append(there.logprobs(torch.arange(len(rows)), targets))

@@ -89,8 +89,8 @@ def test_values_and_gradients_are_those_of_whole_sequences(
         torch.testing.assert_close(found[path], alone, rtol=tolerance, atol=tolerance)
         outputs.append((alone * coefficients[path]).sum())
     expected = torch.autograd.grad(sum(outputs, torch.zeros(())), (query, key, value))
-    weighted = sum(((found[p] * coefficients[p]).sum() for p in map(torch.from_numpy, forest.paths)),
-                   torch.zeros(()))  # fmt: skip
+    parts = [(found[p] * coefficients[p]).sum() for p in map(torch.from_numpy, forest.paths)]
+    weighted = sum(parts, torch.zeros(()))
     gradients = torch.autograd.grad(weighted, (query, key, value))
     for gradient, truth in zip(gradients, expected):
         scale = float(truth.abs().max())

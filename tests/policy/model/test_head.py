@@ -83,7 +83,7 @@ def test_one_thread_and_two_give_the_same_bits() -> None:
 
 
 def check_draws(source: Distribution, rows: Tensor, uniforms: Tensor, tokens: Tensor) -> float:
-    """Every draw is the inverse of the exact cumulative distribution; the share beside no border."""
+    """That draws invert the exact cumulative distribution; the share of them beside no border."""
     share = source.logits.double().softmax(-1)
     up_to = share.cumsum(-1)
     after, own = up_to[rows, tokens], share[rows, tokens]
@@ -129,7 +129,8 @@ def test_the_kernel_draws_what_the_plain_form_draws(
     killed[seed % vocabulary] = False
     logits[0, killed] = -torch.inf
     source = summarised(logits)
-    uniforms = torch.cat((uniform(50, seed + 2), torch.tensor([0.0, 2.0**-54, BELOW_ONE])))
+    ends = torch.tensor([0.0, 2.0**-54, BELOW_ONE, 1.0], dtype=torch.float64)
+    uniforms = torch.cat((uniform(50, seed + 2), ends))
     rows = torch.zeros(len(uniforms), dtype=torch.int64)
     found = source.draw(rows, uniforms)
     with without_kernels():

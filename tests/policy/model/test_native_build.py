@@ -27,6 +27,20 @@ def command(before: str) -> list[str]:
     return [sys.executable, "-c", LOAD.format(before=before)]
 
 
+FORK = """
+import os, sys, torch
+from practicum.policy.model.native import kernels
+torch.set_num_threads(2)
+x, weight = torch.ones(200, 512).bfloat16(), torch.ones(600, 512).bfloat16()
+whole = kernels.linear(x, weight)
+if child := os.fork():
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+torch.set_num_threads({threads})
+again = kernels.linear(x, weight)
+assert (again.numpy() == whole.numpy()).all()
+"""
+
+
 def load(before: str = "", **environment: str) -> tuple[str, str]:
     """What a fresh process says of its library, and what it complains of."""
     done = subprocess.run(
@@ -139,3 +153,13 @@ def test_without_matrix_tiles_the_kernels_pass_the_same_tests() -> None:
     )
     assert done.returncode == 0, done.stdout[-3000:]
     assert "SKIPPED" not in done.stdout
+
+
+@needs_kernels
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_a_forked_child_computes_without_the_threads_of_its_parent_and_ends(threads: int) -> None:
+    script = FORK.format(threads=threads)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,1 +1,1 @@
-"""Scripts that run in a peer's own environment; Practicum never imports them."""
+"""Scripts that run in a peer's own environment, and the little that our own contenders share."""

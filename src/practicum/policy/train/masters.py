@@ -2,9 +2,9 @@
 
 A learning rate of 1e-5 is below the resolution of bfloat16, so every half-precision parameter has a
 float32 *master* that the optimizer moves, with a gradient buffer of the same kind; `publish` rounds
-the masters into the working weights. Parameters that already are float32 or wider (embedding and
-head) are their own masters: for them the optimizer's step itself is what the engine sees, which is
-why stepping and publishing happen under one lock.
+the masters into the working weights. Parameters of a float32 model are their own masters: for them
+the optimizer's step itself is what the engine sees, which is why stepping and publishing happen
+under one lock.
 """
 
 from __future__ import annotations

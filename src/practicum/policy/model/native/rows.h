@@ -66,8 +66,8 @@ static inline int64_t draw(const float* logits, const float* peaks, const float*
   double before = 0;
   int64_t chosen = -1;
   for (int64_t b = 0; b < blocks; b++) {
-    if (totals[b] == 0) continue;
     const double mass = totals[b] * (double)std::exp(peaks[b] - peak);
+    if (!(mass > 0)) continue;
     chosen = b;
     if (before + mass > target) break;
     before += mass;
