@@ -8,7 +8,7 @@ import pytest
 DOCS = Path(__file__).parent.parent / "docs"
 
 
-@pytest.mark.parametrize("page", ["concepts.md", "guides/add-a-domain.md"])
+@pytest.mark.parametrize("page", ["concepts.md", "engine.md", "guides/add-a-domain.md"])
 def test_the_code_of_a_page_runs_from_top_to_bottom(page: str):
     blocks = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
     assert blocks

@@ -278,6 +278,10 @@ def serve(
     api_key: Annotated[str | None, Parameter(env_var="PRACTICUM_API_KEY")] = None,
     served_as: str | None = None,
     dtype: Literal["bfloat16", "float32"] = "bfloat16",
+    precision: Literal["exact", "w8a8"] = "exact",
+    speculate: bool = False,
+    rows: int = 128,
+    cache_gb: float = 2.0,
     grace_s: Annotated[float, Parameter(validator=cyclopts.validators.Number(gte=0))] = 30.0,
 ) -> int:
     """Serve a model behind OpenAI's API: chat, completions, tools, streaming, metrics.
@@ -295,16 +299,32 @@ def serve(
     served_as
         What clients call the model.
     dtype
-        Of the matrix products.
+        Of the weights.
+    precision
+        `w8a8` multiplies in 8 bits: faster, and not exactly the model's own distribution.
+    speculate
+        Guess tokens from prompts and earlier answers; changes no answer.
+    rows
+        Most completions that take part in one step.
+    cache_gb
+        Memory for keys and values.
     grace_s
         Seconds that requests under way have to finish once the server is asked to stop.
     """
+    from practicum.policy.engine.options import EngineOptions
     from practicum.serving import serve_model
 
     if api_key == "":
         raise UsageError("the API key is empty; give one, or none")
     serve_model(
         model,
+        options=EngineOptions(
+            max_batch_rows=rows,
+            max_step_tokens=max(512, 2 * rows),
+            cache_bytes=int(cache_gb * (1 << 30)),
+            speculate=speculate,
+            precision=precision,
+        ),
         host=host,
         port=port,
         api_key=api_key,

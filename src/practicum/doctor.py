@@ -130,6 +130,7 @@ def _machine() -> list[Check]:
             f"{os.cpu_count()} cores, {', '.join(features) or 'no wide instructions known to us'}",
             "" if features else "training works, several times slower than with AVX-512",
         ),
+        _kernels(),
         Check(
             "memory",
             "ok" if memory >= NEEDED_MEMORY_GB else "soft",
@@ -143,6 +144,20 @@ def _machine() -> list[Check]:
             "" if free >= NEEDED_DISK_GB else "the demo needs 8 GB; choose a place with `--output`",
         ),
     ]
+
+
+def _kernels() -> Check:
+    from practicum.policy.model.native.build import load, missing
+
+    if (wanting := missing()) is not None:
+        return Check("kernels", "soft", f"none: {wanting}", "plain PyTorch runs, slower")
+    found = load() is not None
+    return Check(
+        "kernels",
+        "ok" if found else "soft",
+        "compiled" if found else "they do not compile",
+        "" if found else "see the warning above; plain PyTorch runs, slower",
+    )
 
 
 def _sandbox() -> list[Check]:

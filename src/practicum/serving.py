@@ -15,6 +15,7 @@ from rich.console import Console
 from practicum.endpoint import bind, make_app, serve
 from practicum.endpoint.server import address_of
 from practicum.policy.engine.engine import Engine
+from practicum.policy.engine.options import EngineOptions
 from practicum.policy.model.hub import find_model
 from practicum.policy.model.tokens import Tokens
 from practicum.policy.model.weights import load_transformer
@@ -31,6 +32,7 @@ def serve_model(
     api_key: str | None,
     served_as: str | None,
     dtype: Dtype,
+    options: EngineOptions,
     grace_s: float,
 ) -> None:
     """Load a model and serve it until asked to stop. Raises UsageError before it loads anything.
@@ -44,7 +46,8 @@ def serve_model(
         folder, name = find_model(model)
         model_id = served_as or Path(model).resolve().name
         console.print(f"loading {name}")
-        engine = Engine(load_transformer(folder, getattr(torch, dtype)), Tokens(folder), name=name)
+        transformer = load_transformer(folder, getattr(torch, dtype))
+        engine = Engine(transformer, Tokens(folder), name=name, options=options)
         try:
             app = make_app(engine, model_id=model_id, api_key=api_key)
 

@@ -29,7 +29,6 @@ OURS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "practicum": ("bf16", {}),
     "practicum plain": ("bf16", {"PRACTICUM_NATIVE": "0"}),
     "practicum w8a8": ("w8a8", {}),
-    "practicum mixed": ("mixed", {}),
 }
 """Name -> precision and environment."""
 

@@ -42,11 +42,11 @@ LOCAL = 1024
 
 ATTENTIONS: Mapping[str, KvPolicy] = {
     "full, bf16": KvPolicy(),
-    "full, int8": KvPolicy(bits=8),
-    "full, int4": KvPolicy(bits=4),
+    "full, int8": KvPolicy(bits=8, recent=128),
+    "full, int4": KvPolicy(bits=4, recent=128),
     f"{SINKS} sinks + {LOCAL} local": KvPolicy(window=LOCAL, sinks=SINKS),
-    "top 32 pages, bf16": KvPolicy(top_pages=32),
-    "top 32 pages, int4": KvPolicy(bits=4, top_pages=32),
+    "top 32 pages, bf16": KvPolicy(recent=128, top_pages=32),
+    "top 32 pages, int4": KvPolicy(bits=4, recent=128, top_pages=32),
 }
 
 Row = Mapping[str, object]

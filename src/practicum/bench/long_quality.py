@@ -20,13 +20,13 @@ Row = Mapping[str, object]
 
 POLICIES: Mapping[str, KvPolicy] = {
     "int8, own block exact": KvPolicy(bits=8, recent=0),
-    "int8": KvPolicy(bits=8),
+    "int8": KvPolicy(bits=8, recent=128),
     "int4, own block exact": KvPolicy(bits=4, recent=0),
-    "int4": KvPolicy(bits=4),
+    "int4": KvPolicy(bits=4, recent=128),
     "int4, 256 more exact": KvPolicy(bits=4, recent=256),
-    "top 8 pages": KvPolicy(top_pages=8),
-    "top 16 pages": KvPolicy(top_pages=16),
-    "top 16 pages, int4": KvPolicy(bits=4, top_pages=16),
+    "top 8 pages": KvPolicy(recent=128, top_pages=8),
+    "top 16 pages": KvPolicy(recent=128, top_pages=16),
+    "top 16 pages, int4": KvPolicy(bits=4, recent=128, top_pages=16),
     "512 local": KvPolicy(window=512),
     "4 sinks + 512 local": KvPolicy(window=512, sinks=4),
 }

@@ -76,7 +76,12 @@ async def test_draws_follow_the_models_distribution(
     model: Transformer, tokens: Tokens, theirs: torch.nn.Module
 ) -> None:
     """20,000 seeds: the first token, and the second after the commonest first."""
-    engine = Engine(model, tokens, name="small", options=EngineOptions(max_batch_rows=5000, max_step_tokens=6000))
+    engine = Engine(
+        model,
+        tokens,
+        name="small",
+        options=EngineOptions(max_batch_rows=5000, max_step_tokens=6000),
+    )
     num_draws = 20_000
     calls = [(PROMPTS[0], Sampling(max_new_tokens=2, seed=seed)) for seed in range(num_draws)]
     done = await gather(engine, calls)

@@ -109,18 +109,16 @@ def test_a_copied_page_leaves_its_source_alone(model: Transformer, policy: KvPol
     assert torch.equal(compute(runner, one, [170], first=430), right[430:])
 
 
-def test_a_prefix_can_be_used_again_while_what_it_reads_exactly_is_there(
-    model: Transformer,
-) -> None:
-    pages = list(range(19))
-    for recent, after in ((0, 512), (128, 0)):
-        runner = Runner(model, 60, kv=KvPolicy(bits=4, recent=recent), num_exact=20)
-        compute(runner, sequence(pages), [300, 300])
-        assert runner.store.reusable(pages, 600) == 600
-        assert runner.store.reusable(pages, 200) in (0, 128, 200)
-        compute(runner, sequence(list(range(20, 39))), [300, 300])
-        assert runner.store.reusable(pages, 600) == after
-    assert Runner(model, 20).store.reusable(pages, 577) == 577
+def test_what_is_copied_stays_until_it_is(model: Transformer) -> None:
+    policy = KvPolicy(bits=4)
+    right = whole(model, policy)
+    runner = Runner(model, 40, kv=policy, num_exact=15)
+    pages = list(range(18, -1, -1))
+    compute(runner, sequence(pages), [450])  # all exact places are in use
+    branch = sequence([*pages[:13], 30])
+    with torch.inference_mode():
+        step = Step(copies=[(pages[13], 30)], runs=[Run(branch, 430, 1, (), 1)])
+        assert torch.equal(runner.run(step), right[430:431])
 
 
 def test_a_recent_block_of_codes_alone_is_enough_to_go_on(model: Transformer) -> None:
@@ -130,7 +128,6 @@ def test_a_recent_block_of_codes_alone_is_enough_to_go_on(model: Transformer) ->
     one = sequence(list(range(19)))
     compute(runner, one, [300, 300])
     compute(runner, sequence(list(range(20, 39))), [300, 300])
-    assert runner.store.reusable(one.pages, 600) == 512
     again = sequence([*one.pages[:16], 50, 51, 52])
     assert torch.equal(compute(runner, again, [88], first=512), right[512:])
 

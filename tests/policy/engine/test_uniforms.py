@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from practicum.policy.engine.uniforms import Stream, uniforms
+from practicum.policy.engine.uniforms import WINDOW, Stream, uniforms
 
 
 @settings(deadline=None)
@@ -30,3 +30,12 @@ def test_neighbouring_seeds_are_independent_and_uniform() -> None:
     numbers = np.array([uniforms(seed, 1, start=100)[0] for seed in range(5000)])
     assert stats.kstest(numbers, "uniform").pvalue > 0.01
     assert abs(stats.pearsonr(numbers[:-1], numbers[1:]).statistic) < 0.05
+
+
+def test_what_is_coming_is_what_comes() -> None:
+    stream = Stream(seed=11)
+    for index in (0, 5, WINDOW - 2, WINDOW, 3 * WINDOW + 1, 1):
+        coming = stream.coming(index, 8)
+        assert 1 <= len(coming) <= 8
+        assert coming == uniforms(11, len(coming), start=index).tolist()
+    assert len(stream.coming(WINDOW - 8, 8)) == 8

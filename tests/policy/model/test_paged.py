@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from practicum.policy.model.family import shape_from_config
+from practicum.policy.model.page_layout import to_interleaved, to_natural
 from practicum.policy.model.paged import PAGE, Reading, attend, new_pages, plain_attend, put
 from practicum.policy.model.shape import AttentionRule
 from practicum.policy.model.tiny import tiny_config
@@ -159,7 +160,7 @@ def test_one_thread_and_two_give_the_same_bits() -> None:
 
 @needs_kernels
 @pytest.mark.parametrize("size", [32, 64, 256])
-def test_both_forms_of_putting_write_the_same_pages(size: int) -> None:
+def test_both_forms_of_putting_write_the_same_each_in_its_layout(size: int) -> None:
     generator = torch.Generator().manual_seed(0)
     key, value = torch.randn(2, 80, 3, size, generator=generator).to(bf16)
     tokens = torch.tensor([5, 79, 0, 5, 33])
@@ -170,7 +171,8 @@ def test_both_forms_of_putting_write_the_same_pages(size: int) -> None:
     with without_kernels():
         put(plain, key, value, places[:80])
         put(plain, key, value, places[80:85], tokens)
-    assert torch.equal(compiled, plain)
+    assert torch.equal(to_natural(compiled), plain)
+    assert torch.equal(compiled, to_interleaved(plain))
     assert compiled.count_nonzero() == (80 + 5) * 2 * 3 * size
 
 
@@ -202,3 +204,28 @@ def test_new_pages_are_zeros_of_the_layer() -> None:
     pages = new_pages(shape_from_config(tiny_config()), 5, torch.float32)
     assert pages.shape == (5, 2, 2, 32 * 32)
     assert not pages.any()
+
+
+@pytest.mark.parametrize("sizes", [Sizes(9, 3, 64), Sizes(2, 2, 20)], ids=str)
+def test_pages_that_rows_share_are_read_once_to_the_same_result(sizes: Sizes) -> None:
+    lengths = (100, 101, 140, 170, 33, 300)
+    with without_kernels():
+        paged = fill(lengths, sizes, bf16, shared=32)
+        for number, other, pages in ((1, 0, 3), (2, 0, 1), (3, 2, 4)):
+            paged.tables[number][:pages] = paged.tables[other][:pages]
+            for kept in (paged.keys, paged.values):
+                kept[number][: 32 * pages] = kept[other][: 32 * pages]
+        reading, query = paged.reading([(n, length - 1, 1) for n, length in enumerate(lengths)])
+        own, shared = reading.stretches(
+            None, 0, sizes.num_kv, sizes.num_heads // sizes.num_kv, share=True
+        )
+        assert shared is not None
+        assert {tuple(sorted(set(rows))) for rows in shared.rows.tolist()} == {(0, 1), (2, 3)}
+        assert sum(len(some.rows) * len(some.numbers) for some in own) < sum(
+            len(table) for table in paged.tables
+        )
+        found = attend(paged.pages, query, reading, RULES[0])
+    for number, length in enumerate(lengths):
+        truth, size = exact(paged, number, length - 1, 1, RULES[0])
+        error = (found[number].double() - truth[0]).abs()
+        assert (error <= HALF_ULP * EXTRA * (size[0] + truth[0].abs()) + 1e-5).all()

@@ -9,7 +9,7 @@ import torch
 from practicum.errors import UsageError
 from practicum.policy.model.calibrate import Calibration
 from practicum.policy.model.dense import DenseMemory
-from practicum.policy.model.precision import EXACT, Precision, lower, matrices, uniform
+from practicum.policy.model.precision import EXACT, Kind, Precision, lower, matrices, uniform
 from practicum.policy.model.tiny import write_tiny
 from practicum.policy.model.transformer import Transformer
 from practicum.policy.model.weights import load_transformer
@@ -47,7 +47,7 @@ def test_lowering_leaves_the_model_itself_as_it_was(model: Transformer) -> None:
 
 
 @pytest.mark.parametrize("kind", ["w8a8", "int4"])
-def test_a_refresh_takes_over_new_parameters(model: Transformer, kind: str) -> None:
+def test_a_refresh_takes_over_new_parameters(model: Transformer, kind: Kind) -> None:
     precision = uniform(model, kind)
     lowered = lower(model, precision)
     before = logits(lowered.model, TEXTS[0])

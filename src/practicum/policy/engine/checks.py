@@ -9,6 +9,8 @@ from practicum.errors import UsageError
 from practicum.policy.engine.penalties import LARGEST
 from practicum.protocols import Sampling
 
+_WHOLE_NUMBERS = ("max_new_tokens", "seed", "top_k", "top_logprobs")
+
 COLDEST, HOTTEST = 1e-6, 1e6
 """Between these, logits over the temperature are far from the ends of float32."""
 
@@ -18,6 +20,12 @@ def check_sampling(sampling: Sampling, *, vocab_size: int, eos_ids: Set[int]) ->
 
     A constraint's text is checked where it is compiled.
     """
+    for name in _WHOLE_NUMBERS:
+        if type(value := getattr(sampling, name)) is not int:
+            raise UsageError(f"{name} must be a whole number, not {value!r}")
+    stops: object = sampling.stop
+    if isinstance(stops, str) or not all(type(stop) is str for stop in sampling.stop):
+        raise UsageError(f"stop must be a tuple of strings, not {stops!r}")
     if "" in sampling.stop:
         raise UsageError("stop holds an empty string, which every text contains; leave it out")
     if sampling.temperature and not COLDEST <= sampling.temperature <= HOTTEST:
@@ -60,6 +68,8 @@ def _check_bias(sampling: Sampling, vocab_size: int) -> None:
 
 def _check_ids(name: str, token_ids: Iterable[int], vocab_size: int) -> None:
     for token_id in token_ids:
+        if type(token_id) is not int:
+            raise UsageError(f"{name} names token {token_id!r}; token ids are whole numbers")
         if not 0 <= token_id < vocab_size:
             raise UsageError(
                 f"{name} names token {token_id}, which is outside the vocabulary "

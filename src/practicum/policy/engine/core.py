@@ -9,14 +9,14 @@ Shapes: N positions with a hidden state, U distributions (position and temperatu
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from practicum.errors import PolicyDead
+from practicum.errors import PolicyDead, UsageError
 from practicum.policy.engine.draw import NOTHING, Draw, Drawn, draw
 from practicum.policy.engine.live import Live
 from practicum.policy.engine.request import Request
@@ -41,9 +41,11 @@ class Core:
         self.runner = runner
         self.scheduler = scheduler
         self.speculator = speculator
+        runner.needed = self._needed
         self.stats = Stats()
         self._live: dict[Request, Live] = {}
         self._version = WeightVersion(0)
+        self._outdated = False
 
     def __len__(self) -> int:
         return len(self._live)
@@ -59,14 +61,18 @@ class Core:
         if self._live.pop(live.request, None) is not None:
             self.scheduler.abort(live.request)
             live.abort()
-            live.tell()
+            self._tell(live)
             self._finished(live)
+
+    def outdate(self) -> None:
+        """The weights have changed, whether or not their version tells; with the lock held."""
+        self._outdated = True
 
     def give_up(self) -> None:
         """End all calls; nothing can be computed any more."""
         for live in self._live.values():
             live.abort()
-            live.tell()
+            self._tell(live)
         self._live.clear()
 
     @torch.inference_mode()
@@ -92,18 +98,25 @@ class Core:
         if there is not None:
             self._push(draws, _draw(there, draws.items, at), at)
         self.scheduler.advance(step)
-        ended = [self._live.pop(live.request) for live in draws.ended]
         self._record(step, draws, time.perf_counter() - began)
-        for live, *_ in draws.of:
-            live.tell()
-        for live in ended:
+        for live in dict.fromkeys([*(live for live, *_ in draws.of), *draws.ended]):
+            self._tell(live)
+        for live in draws.ended:
+            del self._live[live.request]
             self._finished(live)
-        return ended
+        return draws.ended
+
+    def _needed(self) -> Iterable[int]:
+        """Pages that must stay exact for what is under way to go on."""
+        store = self.runner.store
+        for sequence in self.scheduler.running:
+            yield from store.recent_pages(sequence.pages, sequence.num_computed)
 
     def _take_weights(self, version: WeightVersion) -> None:
         """From here on, what is computed is computed with these."""
-        if version != self._version:
-            self._version = version
+        if self._outdated or version != self._version:
+            self._version, self._outdated = version, False
+            self.runner.refresh()
             self.scheduler.publish()
 
     def _propose(self) -> None:
@@ -119,8 +132,8 @@ class Core:
         ]
         proposed = self.speculator.drafts(views, other_rows=len(running) - len(ready))
         for sequence, drafts in zip(ready, proposed, strict=True):
-            if len(sequence.requests) == 1:
-                sequence.drafts = tuple(drafts)
+            # Also none: those of a step that it took no part in may still be there.
+            sequence.drafts = tuple(drafts) if len(sequence.requests) == 1 else ()
 
     def _draws(self, step: Step) -> _Draws:
         """What to draw after the step: each (position, temperature) is one distribution."""
@@ -130,8 +143,12 @@ class Core:
             positions = range(position, position + run.num_logits)
             position += run.num_logits
             if run.num_logits:
-                for request in run.sequence.requests:
-                    draws.add(self._live[request], run, positions)
+                for request in tuple(run.sequence.requests):
+                    live = self._live[request]
+                    try:
+                        draws.add(live, run, positions)
+                    except UsageError as error:  # of its constraint
+                        self._fail(live, error, draws)
         return draws
 
     def _push(self, draws: _Draws, drawn: Drawn, version: WeightVersion) -> None:
@@ -141,9 +158,9 @@ class Core:
                 index = first + place
                 token_id = drawn.token_ids[index]
                 if token_id == NOTHING:
-                    live.abort()
-                else:
-                    draws.num_pushed += 1
+                    self._fail(live, _no_token(live), draws)
+                    break
+                try:
                     live.push(
                         token_id,
                         drawn.logprobs[index],
@@ -151,11 +168,33 @@ class Core:
                         drawn.log_kept_mass[index],
                         drawn.top_logprobs[index],
                     )
+                except UsageError as error:  # of its constraint
+                    self._fail(live, error, draws)
+                    break
+                draws.num_pushed += 1
                 if live.request.stop_reason is not None:
                     draws.ended.append(live)
                     break
                 if place == len(run.drafts) or token_id != run.drafts[place]:
                     break
+
+    def _fail(self, live: Live, failure: Exception, draws: _Draws) -> None:
+        """End one call within a step; the others of its sequence go on."""
+        self.scheduler.abort(live.request)
+        live.fail(failure)
+        draws.ended.append(live)
+
+    def _tell(self, live: Live) -> None:
+        try:
+            live.tell()
+        except Exception as error:  # whatever a listener does, it is its own call that ends
+            live.failure = error
+            if live.request.stop_reason is None:
+                live.abandoned = True
+                self.scheduler.abort(live.request)
+                live.abort()
+                del self._live[live.request]
+                self._finished(live)
 
     def _record(self, step: Step, draws: _Draws, seconds: float) -> None:
         decoding = [run for run in step.runs if run.first >= run.sequence.num_prompt]
@@ -224,13 +263,21 @@ def _draw(there: Distribution, draws: Sequence[Draw], version: WeightVersion) ->
         raise PolicyDead(f"the model's logits are not finite at version {version}") from None
 
 
+def _no_token(live: Live) -> UsageError:
+    number = len(live.request.token_ids) + 1
+    return UsageError(
+        f"no token is left to be number {number} of the completion: its constraint and logit_bias "
+        "together forbid all of them; allow more by either"
+    )
+
+
 def _view(live: Live, num_requests: int, version: WeightVersion) -> View:
     request = live.request
     number = len(request.token_ids)
     left = max(1, request.num_left)
     uniforms: Sequence[float] | None = None
     if request.sampling.temperature:
-        uniforms = [live.uniforms[number + i] for i in range(min(KNOWN_UNIFORMS, left))]
+        uniforms = live.uniforms.coming(number, min(KNOWN_UNIFORMS, left))
     return View(
         request_id=request,
         key=(request.salt, request.prompt_ids),

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import operator
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from practicum.errors import PolicyDead, UsageError
@@ -23,13 +23,15 @@ from practicum.policy.engine.constraint import Grammars
 from practicum.policy.engine.core import Core
 from practicum.policy.engine.ending import Ending
 from practicum.policy.engine.live import Listener, Live
+from practicum.policy.engine.options import EngineOptions
 from practicum.policy.engine.penalties import seen_for
 from practicum.policy.engine.request import Request
-from practicum.policy.engine.runner import Runner, page_bytes
+from practicum.policy.engine.runner import Runner
 from practicum.policy.engine.scheduler import Scheduler
 from practicum.policy.engine.speculation import History, PromptLookup, Speculator
 from practicum.policy.engine.stats import Stats
 from practicum.policy.engine.uniforms import Stream
+from practicum.policy.model.precision import EXACT, uniform
 from practicum.policy.model.tokens import Tokens
 from practicum.policy.model.transformer import Transformer
 from practicum.protocols import Completion, Delta, Sampling
@@ -37,28 +39,6 @@ from practicum.types import Message, StopReason, WeightVersion
 
 QUIET_TURNS = 2
 """Turns of the event loop without a new call, after which the collected ones enter the batch."""
-
-CACHE_BYTES = 2 << 30
-"""Most memory for keys and values, by default; only what is written to is used."""
-
-
-@dataclass(frozen=True, slots=True)
-class EngineOptions:
-    """How much an engine may use at once."""
-
-    max_batch_rows: int = 128
-    """Sequences that sample in one step"""
-    max_step_tokens: int = 512
-    """Tokens computed in one step, chunks of prompts included"""
-    cache_bytes: int = CACHE_BYTES
-    """For keys and values in fast memory"""
-    swap_bytes: int = 0
-    """For keys and values of earlier work outside it; those of preempted calls always find room"""
-    swap_folder: Path | None = None
-    """Where swapped pages go; None is host memory"""
-    speculate: bool = False
-    """Guess tokens from prompts and earlier completions and verify several in one step; changes no
-    token, and switches itself off where it does not pay"""
 
 
 @dataclass(slots=True)
@@ -126,6 +106,7 @@ class Engine:
         """Say that the weights are now those of `version`; call it with the lock held."""
         with self.lock:
             self.version = WeightVersion(version)
+            self._core.outdate()
 
     def close(self) -> None:
         """Refuse further calls and end those under way. Idempotent."""
@@ -160,7 +141,7 @@ class Engine:
             await done
         finally:
             self._leave(live)
-        self._check_alive(live)
+        self._check_ended_well(live)
         return live.completion()
 
     async def stream(self, prompt_ids: Sequence[int], sampling: Sampling) -> AsyncGenerator[Delta]:
@@ -176,8 +157,8 @@ class Engine:
         try:
             while True:
                 delta = await deltas.get()
-                if delta.stop_reason is StopReason.ABORTED:
-                    self._check_alive(live)
+                if delta.stop_reason is not None:
+                    self._check_ended_well(live)
                 yield delta
                 if delta.stop_reason is not None:
                     return
@@ -188,7 +169,7 @@ class Engine:
         self, prompt_ids: Sequence[int], sampling: Sampling, listener: Listener, *, streaming: bool
     ) -> Live:
         """Check a call and put it among the collected ones."""
-        prompt = tuple(prompt_ids)
+        prompt = _whole_numbers(prompt_ids)
         self._check(prompt, sampling)
         if self._failure is not None:
             raise self._dead(self._failure)
@@ -231,8 +212,10 @@ class Engine:
         check_sampling(sampling, vocab_size=vocab_size, eos_ids=self.tokens.eos_ids)
         self._core.scheduler.check_fits(len(prompt), sampling.max_new_tokens)
 
-    def _check_alive(self, live: Live) -> None:
-        """Raises PolicyDead if the call ended because the engine did."""
+    def _check_ended_well(self, live: Live) -> None:
+        """Raises what ended the call: its own failure, or PolicyDead if the engine ended."""
+        if live.failure is not None:
+            raise live.failure
         if live.request.stop_reason is StopReason.ABORTED and self._failure is not None:
             raise self._dead(self._failure)
 
@@ -292,15 +275,10 @@ class Engine:
                     self._driving = False
                     return
             try:
-                for live in arrived:
-                    if not live.abandoned:
-                        core.add(live)
-                for live in left:
-                    core.abort(live)
-                if self._failure is None and len(core):
-                    core.step(self.lock, lambda: self.version)
+                if self._failure is None:
+                    self._step(arrived, left)
             except BaseException as error:  # whatever it is, callers must hear of it
-                self._failure = error
+                self._failure = self._failure or error
             if self._failure is not None:
                 core.give_up()
                 for live in arrived:
@@ -308,23 +286,51 @@ class Engine:
                         live.abort()
                         live.tell()
 
+    def _step(self, arrived: Sequence[Live], left: Sequence[Live]) -> None:
+        core = self._core
+        for live in arrived:
+            if not live.abandoned:
+                core.add(live)
+        for live in left:
+            core.abort(live)
+        if len(core):
+            core.step(self.lock, lambda: self.version)
+
 
 def _core(model: Transformer, options: EngineOptions) -> Core:
-    page = page_bytes(model.shape, model.dtype)
-    num_pages = options.cache_bytes // page
+    kv, shape, dtype = options.kv, model.shape, model.dtype
+    page = kv.page_bytes(shape, dtype)
+    num_pages, num_exact = kv.num_pages(
+        shape, dtype, options.cache_bytes, options.max_batch_rows, options.max_step_tokens
+    )
     if num_pages < 1:
         raise UsageError(
             f"cache_bytes is {options.cache_bytes}, but 32 tokens of this model take {page} bytes; "
             "give the engine more memory for keys and values"
         )
-    scheduler = Scheduler(
-        num_pages=num_pages,
-        num_slots=options.swap_bytes // page,
-        max_rows=options.max_batch_rows,
-        max_step_tokens=options.max_step_tokens,
-    )
     speculator = Speculator([PromptLookup(), History()]) if options.speculate else None
-    return Core(Runner(model, num_pages, options.swap_folder), scheduler, speculator)
+    try:
+        scheduler = Scheduler(
+            num_pages=num_pages,
+            num_slots=options.swap_bytes // page,
+            max_rows=options.max_batch_rows,
+            max_step_tokens=options.max_step_tokens,
+            blocks=kv.blocks,
+        )
+        precision = EXACT if options.precision == "exact" else uniform(model, options.precision)
+        runner = Runner(model, num_pages, options.swap_folder, kv, num_exact, precision)
+    except MemoryError as error:
+        raise UsageError(
+            f"cache_bytes is {options.cache_bytes}, more than this machine can address; lower it"
+        ) from error
+    return Core(runner, scheduler, speculator)
+
+
+def _whole_numbers(token_ids: Sequence[int]) -> tuple[int, ...]:
+    try:
+        return tuple(map(operator.index, token_ids))
+    except TypeError:
+        raise UsageError("token ids are whole numbers, and this prompt holds others") from None
 
 
 def _tell(loop: asyncio.AbstractEventLoop, action: Callable[[], object]) -> None:

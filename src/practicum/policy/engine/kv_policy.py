@@ -13,6 +13,7 @@ from typing import Literal
 import torch
 
 from practicum.errors import UsageError
+from practicum.policy.engine.blocks import Blocks
 from practicum.policy.model.coded_pages import PAGE, coded_bytes
 from practicum.policy.model.far_pages import BLOCK
 from practicum.policy.model.shape import AttentionRule, Shape
@@ -29,8 +30,9 @@ class KvPolicy:
 
     bits: Literal[16, 8, 4] = 16
     """16 keeps the model's dtype; else pages are coded once their block of 128 is complete"""
-    recent: int = 128
-    """Positions before a token's own block of 128 that it reads exactly; a multiple of 128"""
+    recent: int = 0
+    """Positions before a token's own block of 128 that it reads exactly; a multiple of 128. Where
+    pages are coded, above 0 also means that no request goes on from what earlier ones computed"""
     top_pages: int = 0
     """So many of the pages before those are read, whichever matter most; 0 is all"""
     window: int | None = None
@@ -57,6 +59,13 @@ class KvPolicy:
         """Whether all pages are read from where they were written."""
         return self.bits == 16 and not self.top_pages
 
+    @property
+    def blocks(self) -> Blocks:
+        """When pages are finished."""
+        if self.is_plain:
+            return Blocks()
+        return Blocks(BLOCK, self.recent if self.bits < 16 else 0)
+
     def rule(self, layer: int, declared: AttentionRule) -> AttentionRule:
         """What a layer reads: the narrower of the model's window and ours."""
         if self.window is None or not self._applies(layer):
@@ -80,3 +89,19 @@ class KvPolicy:
         if self.top_pages:
             head += 2 * size * dtype.itemsize
         return shape.num_layers * shape.num_kv_heads * head
+
+    def num_pages(
+        self, shape: Shape, dtype: torch.dtype, memory: int, max_rows: int, max_step_tokens: int
+    ) -> tuple[int, int]:
+        """Pages that fit into so many bytes, and how many of them can be exact at a time.
+
+        Exact are those that somebody writes to or still reads exactly, and those copied in a step.
+        """
+        coded = self.page_bytes(shape, dtype)
+        if self.bits == 16:
+            return memory // coded, memory // coded
+        exact = replace(self, bits=16, top_pages=0).page_bytes(shape, dtype)
+        most = max_rows * ((self.recent + BLOCK) // PAGE + 2) + -(-max_step_tokens // PAGE)
+        if (both := memory // (coded + exact)) <= most:
+            return both, both
+        return (memory - most * exact) // coded, most

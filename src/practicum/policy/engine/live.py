@@ -31,6 +31,8 @@ class Live:
     top_logprobs: list[TopLogprobs] = field(default_factory=list[TopLogprobs])
     abandoned: bool = False
     """Nobody waits for it any more."""
+    failure: Exception | None = None
+    """Why it could not go on, where that is its own affair; its caller sees it."""
     _text: str = ""
     """Not told yet."""
     _given: int = 0
@@ -85,6 +87,11 @@ class Live:
         if self.ending.reason is None:
             self._text += self.ending.abort()
             self.request.stop_reason = StopReason.ABORTED
+
+    def fail(self, failure: Exception) -> None:
+        """End it, because it cannot go on."""
+        self.failure = failure
+        self.abort()
 
     def completion(self) -> Completion:
         """All of it; once it has ended."""

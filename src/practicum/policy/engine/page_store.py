@@ -70,12 +70,15 @@ class PageStore:
         if not self.is_coded:
             self._place_of, self._free = np.arange(num_pages, dtype=np.int32), []
 
-    def save(self, page: int, slot: int) -> None:
-        """Keep a page's contents in a slot outside. Raises InfraError if the disk is full."""
+    def save(self, page: int, slot: int, *, exact: bool = True) -> None:
+        """Keep a page's contents in a slot outside, without `exact` those that are coded alone.
+
+        Raises InfraError if the disk is full.
+        """
         for part, swap in self._swaps:
             swap.save(slot, part[:, page])
         self._exact_slots.discard(slot)
-        if self._place_of[page] >= 0:
+        if self._place_of[page] >= 0 and (exact or not self.is_coded):
             self._exact_swap.save(slot, self.exact[:, self._place_of[page]])
             self._exact_slots.add(slot)
 
@@ -112,24 +115,12 @@ class PageStore:
             if (place := int(self._place_of[number])) >= 0:
                 self.exact[:, place] = page
 
-    def reusable(self, pages: Sequence_[int], num_tokens: int) -> int:
-        """How many of `num_tokens` computed tokens a new sequence can go on from.
-
-        All, if what it would read exactly is still there; none otherwise if `recent` reaches back
-        beyond a block, else all whole blocks.
-        """
-        if not self.is_coded:
-            return num_tokens
-        for end in (num_tokens, num_tokens // BLOCK * BLOCK):
-            first = max(0, end // BLOCK * BLOCK - self.policy.recent)
-            if all(self._place_of[page] >= 0 for page in pages[first // PAGE : -(-end // PAGE)]):
-                return end
-        return 0
-
-    def recent_pages(self, pages: Sequence_[int], num_computed: int) -> Sequence_[int]:
-        """Which pages of a sequence must stay exact for it to go on."""
-        first = max(0, num_computed // BLOCK * BLOCK - self.policy.recent)
-        return pages[first // PAGE :]
+    def recent_pages(
+        self, pages: Sequence_[int], num_computed: int, num_new: int = 0
+    ) -> Sequence_[int]:
+        """Which pages of a sequence must be exact for it to go on, and to compute new tokens."""
+        first = self.policy.blocks.finished(num_computed)
+        return pages[first // PAGE : -(-(num_computed + num_new) // PAGE)]
 
     def open(self, runs: Sequence_[Run], reading: Reading, needed: Needed) -> StepPages:
         """Make room for the tokens of some runs. `reading` holds page numbers."""

@@ -245,15 +245,18 @@ class PrefixTree:
 
 def _closest(nodes: Iterable[Node], key: PageKey) -> tuple[Node | None, int]:
     """The node that shares most first tokens with the key (of the same era), and how many."""
-    best, most = None, 0
+    best, most, wanted = None, 0, key.tokens
     for node in nodes:
         tokens = node.key.tokens
-        # The first token rules most nodes out, and then the best so far must be beaten.
-        if tokens[0] != key.tokens[0] or node.key.eras != key.eras:
+        if most == len(wanted):
+            break
+        # There can be thousands of nodes, and one look at most: who has another token where the
+        # best so far ends does not beat it.
+        if len(tokens) <= most or tokens[most] != wanted[most] or node.key.eras != key.eras:
             continue
         common = next(
-            (i for i, (a, b) in enumerate(zip(tokens, key.tokens)) if a != b),
-            min(len(tokens), len(key.tokens)),
+            (i for i, (a, b) in enumerate(zip(tokens, wanted)) if a != b),
+            min(len(tokens), len(wanted)),
         )
         if common > most:
             best, most = node, common

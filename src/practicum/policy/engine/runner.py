@@ -20,6 +20,7 @@ from practicum.policy.engine.page_store import PageStore, StepPages
 from practicum.policy.engine.step import Run, Step
 from practicum.policy.model.native import kernels
 from practicum.policy.model.paged import PAGE, Reading
+from practicum.policy.model.precision import EXACT, Precision, lower
 from practicum.policy.model.shape import Shape
 from practicum.policy.model.transformer import Layer, Rotation, Transformer
 
@@ -39,12 +40,19 @@ class Runner:
         swap_folder: Path | None = None,
         kv: KvPolicy = KvPolicy(),
         num_exact: int | None = None,
+        precision: Precision = EXACT,
     ) -> None:
-        self.model = model
+        self._lowered = None if precision.exact else lower(model, precision)
+        self.model = self._lowered.model if self._lowered else model
         self.store = PageStore(model.shape, num_pages, model.dtype, kv, num_exact, swap_folder)
         self.needed: Callable[[], Iterable[int]] = lambda: ()
         """Pages besides those of the step under way that must stay exact; see `PageStore`"""
         self._fused = [_fusible(layer) for layer in model.layers if isinstance(layer, Layer)]
+
+    def refresh(self) -> None:
+        """The parameters have changed: make quantised copies anew, where there are some."""
+        if self._lowered is not None:
+            self._lowered.refresh()
 
     def run(self, step: Step) -> Tensor:
         """Final hidden states [N, D] after the last `num_logits` tokens of every run, in order."""
@@ -52,10 +60,11 @@ class Runner:
         def needed() -> Iterable[int]:
             yield from self.needed()
             for run in step.runs:
-                yield from self.store.recent_pages(run.sequence.pages, run.first)
+                yield from self.store.recent_pages(run.sequence.pages, run.first, run.num_tokens)
+            yield from (source for source, _ in step.copies)
 
         for page, slot in step.swap_out:
-            self.store.save(page, slot)
+            self.store.save(page, slot, exact=slot in step.exact_slots)
         for source, target in step.copies:
             self.store.copy(source, target, needed)
         for slot, page in step.swap_in:

@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections import deque
 
 from practicum.errors import UsageError
+from practicum.policy.engine.blocks import Blocks
 from practicum.policy.engine.counters import Counters
 from practicum.policy.engine.pages import PAGE, num_pages
 from practicum.policy.engine.request import Request
@@ -48,6 +49,7 @@ class Scheduler:
         num_slots: int = 0,
         max_rows: int = 128,
         max_step_tokens: int = 512,
+        blocks: Blocks = Blocks(),
     ) -> None:
         if num_pages < 1 or max_rows < 1 or num_slots < 0:
             raise UsageError(
@@ -62,7 +64,7 @@ class Scheduler:
         self.max_rows = max_rows
         self.max_step_tokens = max_step_tokens
         self.counters = Counters()
-        self.tables = PageTables(num_pages, num_slots, self.counters)
+        self.tables = PageTables(num_pages, num_slots, self.counters, blocks)
         self.running: list[Sequence] = []
         self.waiting: deque[Sequence] = deque()
         self._sequence_of: dict[Request, Sequence] = {}
@@ -131,6 +133,9 @@ class Scheduler:
         assert self._step is None, "the step before has not been advanced over"
         self.tables.begin_step()
         step = Step()
+        # Of unfinished blocks there is fast memory for no more rows than take part in a step.
+        while self.tables.blocks.size > 1 and len(self.running) > self.max_rows:
+            self._preempt(step)
         left = self._decode(step, self.max_step_tokens)
         left = self._prefill(step, left)
         self._admit(step, left)
@@ -178,14 +183,18 @@ class Scheduler:
     def _make_writable(self, sequence: Sequence, end: int, step: Step) -> bool:
         """Preempt later arrivals until there is a page; False if it was this one's own turn."""
         while not self.tables.make_writable(sequence, end, step):
-            victim = self.running.pop()
-            self.tables.park(victim)
-            self.waiting.appendleft(victim)
-            self.counters.preemptions += 1
-            if victim is sequence:
+            if self._preempt(step) is sequence:
                 assert self.running, "a request alone fits the pool"
                 return False
         return True
+
+    def _preempt(self, step: Step) -> Sequence:
+        """Park the latest arrival that runs."""
+        victim = self.running.pop()
+        self.tables.park(victim, step)
+        self.waiting.appendleft(victim)
+        self.counters.preemptions += 1
+        return victim
 
     def _prefill(self, step: Step, left: int) -> int:
         """Chunks of the prompts that are under way; returns the budget left."""
@@ -216,16 +225,24 @@ class Scheduler:
 
     def _should_wait(self, sequence: Sequence, step: Step) -> bool:
         """Whether this step computes a beginning of the sequence that it can have in the next."""
-        if sequence.parked:
+        if sequence.is_parked:
             return False
-        known = self.tables.num_known(sequence)
+        least = self.tables.num_known(sequence) + WORTH_WAITING
+        if least >= len(sequence.tokens):
+            return False
         return any(
-            sequence.num_shared(run.sequence, run.first + run.num_tokens) >= known + WORTH_WAITING
+            self._num_shared(sequence, run) >= least
             for run in step.runs
             if run.first < run.sequence.num_prompt
+            and run.first + run.num_tokens >= least
             and run.sequence.salt == sequence.salt
             and self.tables.is_shareable(run.sequence)
         )
+
+    def _num_shared(self, sequence: Sequence, run: Run) -> int:
+        """Tokens that a sequence can have from another once a run of that one is done."""
+        same = sequence.num_shared(run.sequence, run.first + run.num_tokens)
+        return self.tables.blocks.reusable(same)
 
     def advance(self, step: Step) -> None:
         """The step has run, and every request of a run with logits has its new tokens."""

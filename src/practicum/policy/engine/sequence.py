@@ -44,11 +44,18 @@ class Sequence:
     `Scheduler.schedule`, which takes them; only for a sequence with one request."""
     parked: list[Node] = field(default_factory=list[Node])
     """While preempted: the pinned nodes that hold its computed tokens."""
+    parked_slots: list[int] = field(default_factory=list[int])
+    """While preempted: slots of the pages after those, which are not finished yet."""
 
     @staticmethod
     def of(request: Request) -> Sequence:
         """The sequence of a request that has sampled nothing yet."""
         return Sequence([request], len(request.prompt_ids), array("i", request.prompt_ids))
+
+    @property
+    def is_parked(self) -> bool:
+        """Whether it waits after a preemption."""
+        return bool(self.parked or self.parked_slots)
 
     @property
     def salt(self) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, fields
 
 
@@ -28,7 +29,10 @@ class Stats:
     decode_s: float = 0.0
 
     def __add__(self, other: Stats) -> Stats:
-        return Stats(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+        return Stats(*map(operator.add, _numbers(self), _numbers(other)))
 
     def __sub__(self, other: Stats) -> Stats:
-        return Stats(*(getattr(self, f.name) - getattr(other, f.name) for f in fields(self)))
+        return Stats(*map(operator.sub, _numbers(self), _numbers(other)))
+
+
+_numbers = operator.attrgetter(*(field.name for field in fields(Stats)))

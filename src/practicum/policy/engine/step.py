@@ -44,6 +44,8 @@ class Step:
 
     swap_out: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     """(page, slot): save the page's contents to the slot."""
+    exact_slots: set[int] = field(default_factory=set[int])
+    """Slots that must hold exact contents; for others codes will do where there are some."""
     copies: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     """(source page, target page)."""
     swap_in: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])

@@ -11,6 +11,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable
 
+from practicum.policy.engine.blocks import Blocks
 from practicum.policy.engine.counters import Counters
 from practicum.policy.engine.pages import PAGE, Pages, Slots, num_pages
 from practicum.policy.engine.prefix import Match, PrefixTree
@@ -22,7 +23,10 @@ from practicum.policy.engine.step import Step
 class PageTables:
     """Pages, slots and the tree of one engine, and who holds what."""
 
-    def __init__(self, num_pages: int, num_slots: int, counters: Counters) -> None:
+    def __init__(
+        self, num_pages: int, num_slots: int, counters: Counters, blocks: Blocks = Blocks()
+    ) -> None:
+        self.blocks = blocks
         self.pages = Pages(num_pages)
         self.slots = Slots(num_slots)
         self.tree = PrefixTree(self.pages, self.slots, counters)
@@ -48,7 +52,7 @@ class PageTables:
         num_fresh = num_pages(len(sequence.tokens)) - len(resident)
         if num_fresh + headroom > self.pages.num_available - num_idle:
             return False
-        if not sequence.parked:  # else they are pinned already
+        if not sequence.is_parked:  # else they are pinned already
             self.tree.pin(match.nodes)
         for page in resident:
             self.pages.share(page)
@@ -64,6 +68,10 @@ class PageTables:
         for node in partial:  # at most one; copied, because it will be written behind its beginning
             self._duplicate(node.page, node.slot, fresh[-1], step)
             sequence.pages.append(fresh.pop())
+        for slot in sequence.parked_slots:
+            self._load(slot, fresh[-1], step)
+            step.exact_slots.add(slot)
+            sequence.pages.append(fresh.pop())
         sequence.pages.extend(fresh)
         self.tree.unpin(match.nodes)
         self._begin(sequence, match)
@@ -74,13 +82,15 @@ class PageTables:
         return self._match(sequence).num_tokens
 
     def _match(self, sequence: Sequence) -> Match:
-        if sequence.parked:
+        if sequence.is_parked:
             return Match(sequence.parked, sequence.num_computed)
-        return self.tree.match(sequence.salt, sequence.tokens, len(sequence.tokens) - 1)
+        nodes, end = self.tree.match(sequence.salt, sequence.tokens, len(sequence.tokens) - 1)
+        end = self.blocks.reusable(end)
+        return Match(nodes[: num_pages(end)], end)
 
     def _begin(self, sequence: Sequence, match: Match) -> None:
-        if sequence.parked:
-            sequence.parked = []
+        if sequence.is_parked:
+            sequence.parked, sequence.parked_slots = [], []
             return
         if match.num_tokens:
             sequence.computed(match.num_tokens, self.tree.era)
@@ -161,21 +171,29 @@ class PageTables:
 
     def keep(self, sequence: Sequence, end: int) -> None:
         """Let later requests find the first `end` tokens, if they were computed in this era."""
-        if sequence.of_one_era(self.tree.era):
+        end = self.blocks.reusable(end)
+        if end and sequence.of_one_era(self.tree.era):
             self.tree.insert(sequence.salt, sequence.page_keys(end), sequence.pages)
 
-    def park(self, sequence: Sequence) -> None:
-        """Leave the pages to the tree, to be had back unchanged."""
-        keys = sequence.page_keys(sequence.num_computed)
-        sequence.parked = self.tree.insert(sequence.salt, keys, sequence.pages)
+    def park(self, sequence: Sequence, step: Step) -> None:
+        """Leave the pages to the tree, to be had back unchanged; unfinished ones go to slots."""
+        end = self.blocks.finished(sequence.num_computed)
+        sequence.parked = self.tree.insert(sequence.salt, sequence.page_keys(end), sequence.pages)
         self.tree.pin(sequence.parked)
+        for page in sequence.pages[num_pages(end) : num_pages(sequence.num_computed)]:
+            slot = self.slots.take()
+            step.swap_out.append((page, slot))
+            step.exact_slots.add(slot)
+            sequence.parked_slots.append(slot)
         self._release_pages(sequence)
 
     def close(self, sequence: Sequence) -> None:
         """The sequence is over, running or parked."""
         self._release_pages(sequence)
         self.tree.unpin(sequence.parked)
-        sequence.parked = []
+        for slot in sequence.parked_slots:
+            self.slots.release(slot)
+        sequence.parked, sequence.parked_slots = [], []
 
     def _release_pages(self, sequence: Sequence) -> None:
         for page in reversed(sequence.pages):  # what depends on others is evicted before them
@@ -190,9 +208,10 @@ class PageTables:
         holders = Counter(page for sequence in sequences for page in sequence.pages)
         holders.update(in_tree)
         self.pages.check(holders, in_tree)
-        self.slots.check(dict(Counter(slots) + Counter(self._slots_being_read)))
+        parked = [slot for sequence in sequences for slot in sequence.parked_slots]
+        self.slots.check(dict(Counter(slots) + Counter(parked) + Counter(self._slots_being_read)))
         for sequence in sequences:
             assert sequence.num_computed < len(sequence.tokens)
-            assert not (sequence.pages and sequence.parked)
-            room = len(sequence.pages or sequence.parked) * PAGE
+            assert not (sequence.pages and sequence.is_parked)
+            room = len(sequence.pages or [*sequence.parked, *sequence.parked_slots]) * PAGE
             assert sequence.num_computed <= room

@@ -47,3 +47,9 @@ class Stream:
             self._start = index - place
             self._window = uniforms(self.seed, WINDOW, self._start).tolist()
         return self._window[place]
+
+    def coming(self, index: int, most: int) -> list[float]:
+        """Number `index` and those after it that are made already, up to `most`."""
+        self[index]
+        place = index - self._start
+        return self._window[place : place + most]

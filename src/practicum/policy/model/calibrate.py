@@ -39,7 +39,7 @@ class Calibration:
     """The exact distributions after every token of some texts, and comparisons with them."""
 
     def __init__(self, model: Transformer, sequences: Sequence[TokenIds]) -> None:
-        assert sequences and all(sequences), "nothing to measure on"
+        assert sequences, "nothing to measure on"
         self.model = model
         self._sequences = [torch.tensor(token_ids) for token_ids in sequences]
         self._exact = self._distributions(model)

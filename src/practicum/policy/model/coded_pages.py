@@ -18,9 +18,7 @@ from torch import Tensor
 
 from practicum.policy.model.native import kernels
 from practicum.policy.model.ops import widen
-
-PAGE = 32
-HALF = 16
+from practicum.policy.model.page_layout import HALF, PAGE, to_interleaved, to_natural
 
 
 def coded_bytes(head_size: int, bits: int) -> int:
@@ -45,17 +43,18 @@ def code(
     if kernels.serves(pages.dtype, head_size):
         kernels.code(pages, sources, targets, bits, coded, bounds)
         return
+    some = to_interleaved(pages[sources])
     if coded is not None:
-        coded[targets] = plain_code(pages[sources], bits)
+        coded[targets] = plain_code(some, bits)
     if bounds is not None:
-        bounds[targets] = plain_bounds(pages[sources])
+        bounds[targets] = plain_bounds(some)
 
 
 def decode(coded_NKB: Tensor, head_size: int, bits: int, dtype: torch.dtype) -> Tensor:
-    """Pages [N, 2, K, 32 * C] as attention reads them."""
+    """Pages [N, 2, K, 32 * C] in the layout that exact ones have."""
     num_pages, num_kv = coded_NKB.shape[:2]
     if not kernels.serves(dtype, head_size):
-        return plain_decode(coded_NKB, head_size, bits, dtype)
+        return to_natural(plain_decode(coded_NKB, head_size, bits, dtype))
     pages = torch.empty((num_pages, 2, num_kv, PAGE * head_size), dtype=dtype)
     numbers = torch.arange(num_pages)
     kernels.decode(coded_NKB.contiguous(), numbers, numbers, bits, pages)
@@ -63,7 +62,7 @@ def decode(coded_NKB: Tensor, head_size: int, bits: int, dtype: torch.dtype) -> 
 
 
 def plain_code(pages: Tensor, bits: int) -> Tensor:
-    """uint8 [N, K, bytes]: the definition."""
+    """uint8 [N, K, bytes] of interleaved pages: the definition."""
     head_size = pages.shape[-1] // PAGE
     keys, values = _groups(widen(pages), head_size)
     parts: list[Tensor] = []
@@ -79,7 +78,7 @@ def plain_code(pages: Tensor, bits: int) -> Tensor:
 
 
 def plain_decode(coded_NKB: Tensor, head_size: int, bits: int, dtype: torch.dtype) -> Tensor:
-    """The definition of `decode`."""
+    """Interleaved pages: the definition of `decode`."""
     num_codes = PAGE * head_size * bits // 8
     sizes = (num_codes, 2 * head_size, 2 * head_size, num_codes, 2 * PAGE, 2 * PAGE)
     key_codes, key_low, key_step, codes, low, step = coded_NKB.split(sizes, dim=-1)
@@ -90,7 +89,7 @@ def plain_decode(coded_NKB: Tensor, head_size: int, bits: int, dtype: torch.dtyp
 
 
 def plain_bounds(pages: Tensor) -> Tensor:
-    """[N, K, C, 2]: lowest and highest key of every channel."""
+    """[N, K, C, 2]: lowest and highest key of every channel of interleaved pages."""
     keys, _ = _groups(pages, pages.shape[-1] // PAGE)
     low, high = keys.amin((-3, -2)), keys.amax((-3, -2))  # [N, K, C/2, 2]
     return torch.stack((low, high), dim=-1).flatten(2, 3)

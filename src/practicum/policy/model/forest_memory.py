@@ -1,8 +1,9 @@
 """How the tokens of a forest attend to their ancestors: forward as the engine does, in pages.
 
 The one thing to know: forward, the keys of every path are laid in pages and read by the very
-function that the engine reads with, so trainer and engine agree bit for bit. Backward, the
-plain dense form is run again and differentiated, at the cost of one more attention.
+kernel that the engine reads with, so trainer and engine agree bit for bit. Backward, the plain
+dense form is run again and differentiated, at the cost of one more attention. Where there is no
+kernel, and so no promise of bits, the dense form runs forward too.
 
 Shapes: T tokens, H query heads, K key-value heads, C head size; in a block R trees of L tokens.
 """
@@ -17,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from practicum.policy.model.forest import Block, Forest
+from practicum.policy.model.native import kernels
 from practicum.policy.model.ops import compiled, softcap, widen
 from practicum.policy.model.paged import PAGE, Reading, attend, new_pages, put
 from practicum.policy.model.shape import AttentionRule, Shape
@@ -44,6 +46,8 @@ class ForestMemory:
         def dense(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             return dense_attend(self.forest, query, key, value, rule)
 
+        if not kernels.serves(query_THC.dtype, self._shape.head_size):
+            return dense(query_THC, key_TKC, value_TKC)
         return compiled(paged, dense, query_THC, key_TKC, value_TKC)
 
 

@@ -25,9 +25,12 @@ from practicum.policy.model.native import kernels
 from practicum.policy.model.native.kernels import Activation, Weight
 from practicum.policy.model.native.matrix import Quantised
 
-
 FEWEST_ROWS = 16
 """Libraries multiply fewer rows by another path, with other roundings; so there are never fewer."""
+FEW_ROWS = 64
+"""Up to here a weight as the left factor of a product is faster"""
+SMALL_PRODUCT = 1 << 19
+"""... unless there are more results than this, to be transposed"""
 
 
 def widen(x: Tensor) -> Tensor:
@@ -72,12 +75,16 @@ def linear(x_TD: Tensor, weight_ED: Weight, bias_E: Tensor | None = None) -> Ten
 
 
 def plain_linear(x_TD: Tensor, weight_ED: Tensor) -> Tensor:
-    num_rows = x_TD.numel() // x_TD.shape[-1]
-    if num_rows >= FEWEST_ROWS:
-        return widen(F.linear(x_TD, weight_ED))
-    flat = F.pad(x_TD.reshape(num_rows, -1), (0, 0, 0, FEWEST_ROWS - num_rows))
-    product = F.linear(flat, weight_ED)[:num_rows]
-    return widen(product.view(*x_TD.shape[:-1], -1))
+    num_rows, size = x_TD.numel() // x_TD.shape[-1], x_TD.shape[-1]
+    if num_rows < FEWEST_ROWS:
+        flat = F.pad(x_TD.reshape(num_rows, size), (0, 0, 0, FEWEST_ROWS - num_rows))
+        return plain_linear(flat, weight_ED)[:num_rows].unflatten(0, x_TD.shape[:-1])
+    small = num_rows <= FEW_ROWS and num_rows * len(weight_ED) <= SMALL_PRODUCT
+    if small and weight_ED.dtype == torch.bfloat16 and not _needs_gradient(x_TD, weight_ED):
+        # Libraries rearrange the right factor of every product, so it should be the small one.
+        product = widen(weight_ED @ x_TD.reshape(num_rows, size).t()).t()
+        return product.unflatten(0, x_TD.shape[:-1])
+    return widen(F.linear(x_TD, weight_ED))
 
 
 def rotate(x_TNC: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -55,7 +55,7 @@ def plain_linear(x_TD: Tensor, weight: Quantised, bias_E: Tensor | None = None) 
         out = F.linear(x_TD, decoded(weight)).float()
     else:
         values, scales_T = rounded(x_TD.flatten(0, -2))
-        whole = _whole_product(values, weight.values[:, : weight.shape[1]])
+        whole = _whole_product(values, weight.values)
         out = whole.float() * weight.scales * scales_T[:, None]
         out = out.unflatten(0, x_TD.shape[:-1])
     return out if bias_E is None else out + bias_E.float()
@@ -64,16 +64,29 @@ def plain_linear(x_TD: Tensor, weight: Quantised, bias_E: Tensor | None = None) 
 def decoded(weight: Quantised) -> Tensor:
     """The matrix that a copy stands for: bfloat16 from int4, float32 from int8."""
     if weight.kind == "int8":
-        return weight.values[:, : weight.shape[1]].float() * weight.scales[:, None]
+        return spread(weight.values.float() * weight.scales[:, None])[:, : weight.shape[1]]
     codes = weight.values.unflatten(-1, (-1, SHARERS // 2))
     levels_EGX = torch.cat((codes & 15, codes >> 4), dim=-1).float()
     lowest, distance = weight.scales.float().unbind(-1)
     return (levels_EGX * distance[..., None] + lowest[..., None]).flatten(1).to(torch.bfloat16)
 
 
+def spread(x_TD: Tensor) -> Tensor:
+    """Every 64 values turned by a Hadamard matrix, which is orthogonal and its own inverse.
+
+    It shares a few large values among all 64, so that one scale suits them. (QuaRot, 2404.00456)
+    """
+    out = x_TD.float().unflatten(-1, (-1, *[2] * 6))
+    for axis in range(-1, -7, -1):
+        first, second = out.unbind(axis)
+        out = torch.stack((first + second, first - second), dim=axis)
+    return out.flatten(-7) / 8
+
+
 def rounded(x_TD: Tensor) -> tuple[Tensor, Tensor]:
-    """int8 [T, D] and float32 scales [T]. A NaN or an infinity makes the scale one."""
-    x_TD = x_TD.float()
+    """Spread and rounded: int8 [T, D padded] and float32 scales [T], of which NaN or infinity
+    makes one too."""
+    x_TD = spread(F.pad(x_TD.float(), (0, -x_TD.shape[-1] % STEP)))
     most_T = x_TD.abs().amax(-1)
     most_T = torch.where(most_T == 0.0, float(LARGEST), most_T)
     factor_T = torch.full_like(most_T, LARGEST) / most_T  # a number over a tensor is less exact
@@ -83,8 +96,7 @@ def rounded(x_TD: Tensor) -> tuple[Tensor, Tensor]:
 
 def _plain_quantise(weight_ED: Tensor, kind: Storage) -> tuple[Tensor, Tensor]:
     if kind == "int8":
-        values, scales_E = rounded(weight_ED)
-        return F.pad(values, (0, -values.shape[1] % STEP)), scales_E
+        return rounded(weight_ED)
     grouped = weight_ED.float().unflatten(-1, (-1, SHARERS))
     lowest, highest = grouped.aminmax(dim=-1)
     grid = torch.stack((lowest, (highest - lowest) / 15), dim=-1).to(torch.bfloat16)

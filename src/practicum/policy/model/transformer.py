@@ -88,14 +88,15 @@ class Layer(nn.Module):
         shape = self.shape
         num_query, num_kv = shape.num_heads, shape.num_kv_heads
         qkv = ops.linear(self._norm(x_TD, self.attention_norm), self.qkv, self.qkv_bias)
-        qkv_TNC = qkv.unflatten(-1, (num_query + 2 * num_kv, shape.head_size))
-        query, key, value = qkv_TNC.split((num_query, num_kv, num_kv), dim=-2)
+        qkv_TNC = qkv.contiguous().unflatten(-1, (num_query + 2 * num_kv, shape.head_size))
+        query_key, value = qkv_TNC.split((num_query + num_kv, num_kv), dim=-2)
         if self.query_norm is not None and self.key_norm is not None:
-            query = widen(self._norm(query, self.query_norm))
-            key = widen(self._norm(key, self.key_norm))
-        query, key = rotation(query, self.kind.rotary), rotation(key, self.kind.rotary)
-        dtype = self.qkv.dtype
-        return query.to(dtype), key.to(dtype), value.to(dtype)
+            query, key = query_key.split((num_query, num_kv), dim=-2)
+            normed = self._norm(query, self.query_norm), self._norm(key, self.key_norm)
+            query_key = widen(torch.cat(normed, dim=-2))
+        query_key = rotation(query_key, self.kind.rotary).to(self.qkv.dtype)
+        query, key = query_key.split((num_query, num_kv), dim=-2)
+        return query, key, value.to(self.qkv.dtype)
 
     def finish(self, x_TD: Tensor, attended_THC: Tensor) -> Tensor:
         """Output projection and MLP, each added to the residual stream."""

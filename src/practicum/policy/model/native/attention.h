@@ -60,14 +60,15 @@ class Stripe {
     this->head = head; this->width = width; this->begin = begin;
     first_head = head * (a.heads / a.pages.kv_heads) + from;
     count = (end - begin) * width;
-    query.resize((count + GROUP) * C);
+    lines.resize(((count + GROUP) * C + 31) / 32);
+    query = (bf16*)lines.data();
     values.assign(count * C, 0.f);
     running.resize(count);
     position.resize(count);
     deepest = 0;
     for (int64_t i = 0; i < count; i++) {
       const int64_t token = begin + i / width;
-      memcpy(query.data() + i * C, a.query + (token * a.heads + first_head + i % width) * C, 2 * C);
+      memcpy(query + i * C, a.query + (token * a.heads + first_head + i % width) * C, 2 * C);
       position[i] = a.positions[token];
       deepest = std::max(deepest, position[i]);
       running[i] = {-INFINITY, 0.f, values.data() + i * C};
@@ -80,7 +81,18 @@ class Stripe {
   // Blocks [from, to), added up or left in `results`.
   void work(int64_t from, int64_t to, const Results* results) {
     if (a.far.top) for (int64_t i = 0; i < count; i += width) meet_chosen(i);
-    for (int64_t b = from; b < to; b++) one_block(b * BLOCK, results);
+    items.clear();
+    for (int64_t b = from; b < to; b++) plan(b * BLOCK);
+    for (size_t k = 0; k < items.size(); k++) {
+      const Item& item = items[k];
+      const Item* next = k + 1 < items.size() && items[k + 1].table[0] != item.table[0] ? &items[k + 1] : nullptr;
+      Block block, ahead;
+      gather(item.table, item.num_pages, item.is_far, block);
+      block.first = item.first;
+      if (next && is_coded(*next)) fetch_coded(*next), next = nullptr;
+      if (next) gather(next->table, next->num_pages, next->is_far, ahead);
+      meet(block, next ? &ahead : nullptr, item.i, item.n, item.first / BLOCK, results);
+    }
   }
 
   void add_up(const Results& results) {
@@ -100,9 +112,14 @@ class Stripe {
   }
 
  private:
-  // Runs of query heads whose tokens read the same pages in this block go together.
-  void one_block(int64_t first, const Results* results) {
-    bool fetched = false;
+  struct alignas(64) Line { bf16 place[32]; };  // vectors of these begin where a cache line does
+
+  // Query heads [i, i + n) that read the same pages of a block: they go together.
+  struct Item { int64_t first, i, n, num_pages; const int32_t* table; bool is_far; };
+
+  bool is_coded(const Item& item) const { return item.is_far && a.far.bits < 16; }
+
+  void plan(int64_t first) {
     for (int64_t i = 0; i < count;) {
       const bool is_far = first < a.far.end(position[i]);
       int64_t next = i + width;
@@ -118,14 +135,7 @@ class Stripe {
                                (is_far && a.far.bits < 16 && memcmp(a.far.tables + other + first / PAGE, table, 4 * there)))) break;
         last = std::max(last, its_last);
       }
-      Block block, ahead;
-      gather(table, last / PAGE + 1 - first / PAGE, is_far, block);
-      block.first = first;
-      const bool more = !fetched && !is_far && first + BLOCK <= position[i];
-      if (more) gather(table + PAGES, std::min<int64_t>(PAGES, position[i] / PAGE + 1 - (first + BLOCK) / PAGE), false, ahead);
-      if (!fetched && is_far && a.far.bits < 16 && first + BLOCK < a.far.end(position[i])) fetch_coded(table + PAGES);
-      fetched = true;
-      meet(block, more ? &ahead : nullptr, i, next - i, first / BLOCK, results);
+      items.push_back({first, i, next - i, last / PAGE + 1 - first / PAGE, table, is_far});
       i = next;
     }
   }
@@ -134,7 +144,7 @@ class Stripe {
   void meet_chosen(int64_t i) {
     const int64_t there = a.far.end(position[i]) / PAGE, start = a.starts[begin + i / width];
     const PageChoice choice{a.far.bounds, a.pages.kv_heads, C, a.far.top};
-    choice.choose(query.data() + i * C, width, a.far.tables + start, there, head, rank, weights, chosen);
+    choice.choose(query + i * C, width, a.far.tables + start, there, head, rank, weights, chosen);
     const int32_t* table = (a.far.bits < 16 ? a.far.tables : a.tables) + start;
     for (size_t p = 0; p < chosen.size(); p += PAGES) {
       int32_t some[PAGES];
@@ -154,25 +164,25 @@ class Stripe {
       for (int64_t p = 0; p < num_pages; p++) block.keys[p] = a.pages.keys(table[p], head), block.values[p] = a.pages.values(table[p], head);
       return;
     }
-    decoded.resize(2 * BLOCK * C);
+    decoded.resize(2 * BLOCK * C / 32);
     const bool again = held && held_pages == num_pages && !memcmp(held, table, 4 * num_pages);
     for (int64_t p = 0; p < num_pages; p++) {
-      bf16 *keys = decoded.data() + 2 * p * PAGE * C, *values = keys + PAGE * C;
+      bf16 *keys = (bf16*)decoded.data() + 2 * p * PAGE * C, *values = keys + PAGE * C;
       block.keys[p] = keys, block.values[p] = values;
       if (!again) decode_page(coded, a.far.data + (table[p] * a.pages.kv_heads + head) * coded.bytes(), keys, values);
     }
     held = table; held_pages = num_pages;
   }
 
-  void fetch_coded(const int32_t* table) const {
-    for (int64_t p = 0; p < PAGES; p++) {
-      const uint8_t* page = a.far.data + (table[p] * a.pages.kv_heads + head) * coded.bytes();
+  void fetch_coded(const Item& item) const {
+    for (int64_t p = 0; p < item.num_pages; p++) {
+      const uint8_t* page = a.far.data + (item.table[p] * a.pages.kv_heads + head) * coded.bytes();
       for (int64_t i = 0; i < coded.bytes(); i += 64) _mm_prefetch((const char*)page + i, _MM_HINT_T1);
     }
   }
 
   void meet(const Block& block, const Block* ahead, int64_t i, int64_t n, int64_t number, const Results* results) {
-    BlockWork{a.rule, C, block, ahead}.meet((int)n, query.data() + i * C, position.data() + i, met);
+    BlockWork{a.rule, C, block, ahead}.meet((int)n, query + i * C, position.data() + i, met);
     for (int64_t q = 0; q < n; q++) {
       if (results) {
         const int64_t at = number * count + i + q;
@@ -186,7 +196,9 @@ class Stripe {
   const int64_t C;
   const CodedHead coded;
   int64_t head = 0, first_head = 0, width = 0, begin = 0, count = 0, deepest = 0;
-  std::vector<bf16> query, decoded, weights;
+  std::vector<Line> lines, decoded;
+  bf16* query = nullptr;  // [rows][C], in `lines`
+  std::vector<bf16> weights;
   std::vector<float> values;
   std::vector<Running> running;
   std::vector<int64_t> position;
@@ -194,6 +206,7 @@ class Stripe {
   int64_t held_pages = 0;
   std::vector<std::pair<float, int32_t>> rank;
   std::vector<int32_t> chosen;
+  std::vector<Item> items;
   Met met;
 };
 

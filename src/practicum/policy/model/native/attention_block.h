@@ -6,6 +6,8 @@
 
 constexpr int64_t BLOCK = 128, PAGES = BLOCK / PAGE;
 
+static const i32x16 PLACES = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+
 struct Rule { float scale, softcap; int64_t window, sinks; };  // softcap 0 and window 0: none
 
 // Whether a query at `position` sees the key at `key`.
@@ -124,6 +126,14 @@ struct BlockWork {
 #undef FOR_EACH_COUNT
 #endif
 
+  // Minus infinity for the keys from `key` on that a query at `position` does not see.
+  f32x16 hide(f32x16 v, int64_t position, int64_t key) const {
+    const i32x16 keys = PLACES + (int32_t)key;
+    i32x16 seen = keys <= (int32_t)position;
+    if (rule.window) seen &= (keys > (int32_t)(position - rule.window)) | (keys < (int32_t)rule.sinks);
+    return (f32x16)(((i32x16)v & seen) | ((i32x16)splat(-INFINITY) & ~seen));
+  }
+
   // s: scores in, weights relative to the block's peak out, as pairs of bfloat16 in `pairs`.
   void weigh(int64_t position, float* s, uint32_t* pairs, float* peak, float* total) const {
     const int64_t count = block.num_pages * PAGE, first = block.first;
@@ -133,7 +143,7 @@ struct BlockWork {
     for (int64_t i = 0; i < count; i += 16) {
       f32x16 v = load(s + i) * rule.scale;
       if (rule.softcap > 0) for (int j = 0; j < 16; j++) v[j] = std::tanh(v[j] / rule.softcap) * rule.softcap;
-      if (!whole) for (int j = 0; j < 16; j++) if (!sees(rule, position, first + i + j)) v[j] = -INFINITY;
+      if (!whole) v = hide(v, position, first + i);
       store(s + i, v);
       top = maximum(top, v);
     }

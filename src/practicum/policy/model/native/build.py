@@ -42,10 +42,10 @@ INSTRUCTION_SETS: dict[str, tuple[str, ...]] = {
 @functools.cache
 def load() -> ctypes.CDLL | None:
     """The library, or None. A failing compiler is reported once, as a warning."""
-    chosen = os.environ.get("PRACTICUM_NATIVE", "auto")
-    compiler = shutil.which(os.environ.get("CXX", "c++")) or shutil.which("g++")
-    if chosen == "0" or compiler is None or "avx512_bf16" not in _processor().split():
+    compiler = _compiler()
+    if missing() is not None or compiler is None:
         return None
+    chosen = os.environ.get("PRACTICUM_NATIVE", "auto")
     flags = (*FLAGS, *INSTRUCTION_SETS.get(chosen, INSTRUCTION_SETS["auto"]))
     try:
         return ctypes.CDLL(str(_built(compiler, flags)))
@@ -57,6 +57,19 @@ def load() -> ctypes.CDLL | None:
             stacklevel=2,
         )
         return None
+
+
+def missing() -> str | None:
+    """Why there can be no kernels here; None if they can be built."""
+    if os.environ.get("PRACTICUM_NATIVE") == "0":
+        return "PRACTICUM_NATIVE=0 switches them off"
+    if "avx512_bf16" not in _processor().split():
+        return "the processor has no AVX-512 with bfloat16"
+    return None if _compiler() else "there is no C++ compiler"
+
+
+def _compiler() -> str | None:
+    return shutil.which(os.environ.get("CXX", "c++")) or shutil.which("g++")
 
 
 def _built(compiler: str, flags: tuple[str, ...]) -> Path:

@@ -4,6 +4,7 @@
 #include "attention.h"
 #include "gemm.h"
 #include "matrix.h"
+#include "round.h"
 #include "rows.h"
 
 namespace {
@@ -33,11 +34,12 @@ template <class Rows> Packed pack_rows(int64_t M, int64_t K, Kind kind, const Ro
   over_rows(M, K, LANES, [&](int64_t begin, int64_t end) {
     std::vector<bf16> exact(LANES * K);
     std::vector<int8_t> whole(kind == INT8 ? LANES * width : 0);
+    std::vector<float> spread(kind == INT8 ? width : 0);
     for (int64_t m = begin; m < end; m += LANES) {
       const int64_t count = std::min(LANES, M - m);
       const bf16* from = rows(m, count, exact.data());
       if (kind == INT8) {
-        for (int64_t i = 0; i < count; i++) scales[m + i] = quantise_row(from + i * K, K, whole.data() + i * width);
+        for (int64_t i = 0; i < count; i++) scales[m + i] = quantise_row(from + i * K, K, whole.data() + i * width, spread.data());
         pack_block((const char*)whole.data(), width, count, width, data + m * width);
       } else pack_block((const char*)from, width, count, width, data + m * width);
     }
@@ -227,8 +229,9 @@ void practicum_quantise(int kind, const bf16* w, void* values, void* scales, int
   LOCKED;
   const Matrix matrix(kind, values, scales, N, K);
   over_rows(N, K, 1, [&](int64_t begin, int64_t end) {
+    std::vector<float> spread(Matrix::width_of_int8(K));
     for (int64_t n = begin; n < end; n++) {
-      if (kind == INT8) ((float*)scales)[n] = quantise_row(w + n * K, K, (int8_t*)values + n * matrix.stride);
+      if (kind == INT8) ((float*)scales)[n] = quantise_row(w + n * K, K, (int8_t*)values + n * matrix.stride, spread.data());
       else quantise_groups(w + n * K, K, (uint8_t*)values + n * matrix.stride, (bf16*)scales + n * (K / SHARERS) * 2);
     }
   });

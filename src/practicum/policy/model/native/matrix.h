@@ -1,6 +1,6 @@
 // Weights of one matrix as a product reads them: bfloat16 in place, or quantised copies.
 //
-// int8: one scale per row, and the tokens are int8 too. int4: 16 levels for every 64 weights of a
+// int8: one scale per row, and the tokens are int8 too (round.h). int4: 16 levels for every 64 weights of a
 // row, looked up as bfloat16 when a group of rows is multiplied; the tokens stay bfloat16.
 #pragma once
 #include <algorithm>
@@ -61,26 +61,6 @@ struct Matrix {
     }
   }
 };
-
-// One row of bfloat16 as int8 times the returned scale; padded with zeros to whole steps.
-// A NaN or an infinity makes the scale one, so that it is not lost.
-static inline float quantise_row(const bf16* x, int64_t K, int8_t* out) {
-  i32x16 largest_bits = {};
-  for (int64_t k = 0; k < K; k += 16) {
-    const i32x16 bits = (i32x16)load_bf16(x + k) & 0x7fffffff;  // ordered as the magnitudes are
-    largest_bits = (i32x16)_mm512_max_epi32((__m512i)largest_bits, (__m512i)bits);
-  }
-  const int32_t bits = _mm512_reduce_max_epi32((__m512i)largest_bits);
-  float most; memcpy(&most, &bits, 4);
-  if (bits == 0) most = 127.f;
-  const float factor = 127.f / most;
-  for (int64_t k = 0; k < K; k += 16) {
-    const __m512i whole = _mm512_cvtps_epi32((__m512)(load_bf16(x + k) * factor));
-    _mm_storeu_si128((__m128i*)(out + k), _mm512_cvtsepi32_epi8(whole));
-  }
-  memset(out + K, 0, Matrix::width_of_int8(K) - K);
-  return most / 127.f;
-}
 
 // One row of bfloat16 as numbers of 16 evenly spaced levels for every 64 weights, of which the first
 // 32 are the low halves of bytes. grid [K / 64][lowest level, distance].

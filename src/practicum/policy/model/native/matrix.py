@@ -1,7 +1,8 @@
 """The form of quantised weights, which kernels and their plain twins read alike.
 
-int8: one scale per row, and a product rounds its other side to int8 as well, by token. int4: 16
-evenly spaced levels for every 64 weights of a row; the other side stays bfloat16.
+int8: rows spread in blocks of 64, one scale per row; a product does the same to each token of its
+other side. int4: 16 evenly spaced levels for every 64 weights of a row; the other side stays
+bfloat16.
 """
 
 from __future__ import annotations

@@ -66,12 +66,12 @@ static inline uint8_t* encode_group(const bf16* from, int64_t stride, int64_t co
   return codes;
 }
 
-static inline const uint8_t* decode_group(const uint8_t* codes, const bf16* lows, const bf16* steps, int64_t bits, int64_t count, bf16* to, int64_t stride) {
+template <int BITS> static inline __attribute__((always_inline)) const uint8_t* decode_group(const uint8_t* codes, const bf16* lows, const bf16* steps, int64_t count, bf16* to, int64_t stride) {
   uint32_t pair[2];  // both lows, both steps
   memcpy(pair, lows, 4); memcpy(pair + 1, steps, 4);
   const u32x16 both_lows = u32x16{} + pair[0], both_steps = u32x16{} + pair[1];
   const f32x16 low[2] = {even(both_lows), odd(both_lows)}, step[2] = {even(both_steps), odd(both_steps)};
-  if (bits == 4) {  // look all codes up in a table of what they stand for
+  if constexpr (BITS == 4) {  // look all codes up in a table of what they stand for
     const f32x16 all = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     const __m512i table = (__m512i)_mm512_cvtne2ps_pbh((__m512)muladd(all, step[1], low[1]), (__m512)muladd(all, step[0], low[0]));
     const __m512i second = _mm512_set1_epi32(16 << 16), four = _mm512_set1_epi16(15);
@@ -81,17 +81,18 @@ static inline const uint8_t* decode_group(const uint8_t* codes, const bf16* lows
       _mm512_storeu_si512(to + (i + 1) * stride, _mm512_permutexvar_epi16(_mm512_or_si512(_mm512_srli_epi16(q, 4), second), table));
     }
     return codes;
+  } else {
+    alignas(64) static const uint16_t WEAVE[32] = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+    const __m512i weave = _mm512_load_si512(WEAVE);
+    for (int64_t i = 0; i < count; i++, codes += 32) {
+      const __m512i q = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)codes));
+      const f32x16 a = (f32x16)_mm512_cvtepi32_ps(_mm512_and_si512(q, _mm512_set1_epi32(255)));
+      const f32x16 b = (f32x16)_mm512_cvtepi32_ps(_mm512_srli_epi32(q, 8));
+      const __m512i both = (__m512i)_mm512_cvtne2ps_pbh((__m512)muladd(b, step[1], low[1]), (__m512)muladd(a, step[0], low[0]));
+      _mm512_storeu_si512(to + i * stride, _mm512_permutexvar_epi16(weave, both));
+    }
+    return codes;
   }
-  alignas(64) static const uint16_t WEAVE[32] = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-  const __m512i weave = _mm512_load_si512(WEAVE);
-  for (int64_t i = 0; i < count; i++, codes += 32) {
-    const __m512i q = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)codes));
-    const f32x16 a = (f32x16)_mm512_cvtepi32_ps(_mm512_and_si512(q, _mm512_set1_epi32(255)));
-    const f32x16 b = (f32x16)_mm512_cvtepi32_ps(_mm512_srli_epi32(q, 8));
-    const __m512i both = (__m512i)_mm512_cvtne2ps_pbh((__m512)muladd(b, step[1], low[1]), (__m512)muladd(a, step[0], low[0]));
-    _mm512_storeu_si512(to + i * stride, _mm512_permutexvar_epi16(weave, both));
-  }
-  return codes;
 }
 
 // One head of a page: keys [2][C/2][16][2], values [16][C][2].
@@ -104,14 +105,17 @@ static inline void encode_page(const CodedHead& head, const bf16* keys, const bf
   lows = (bf16*)(to + head.value_scales()), steps = lows + PAGE;
   for (int64_t t = 0; t < PAGE; t += 2) codes = encode_group(values + t * C, 32, C / 16, head.bits, codes, lows + t, steps + t);
 }
-static inline void decode_page(const CodedHead& head, const uint8_t* from, bf16* keys, bf16* values) {
-  const int64_t C = head.C;
+template <int BITS> static inline void decode_page(int64_t C, const uint8_t* from, bf16* keys, bf16* values) {
+  const CodedHead head{BITS, C};
   const uint8_t* codes = from;
   const bf16 *lows = (const bf16*)(from + head.key_scales()), *steps = lows + C;
-  for (int64_t c = 0; c < C; c += 2) codes = decode_group(codes, lows + c, steps + c, head.bits, 2, keys + c * 16, 16 * C);
+  for (int64_t c = 0; c < C; c += 2) codes = decode_group<BITS>(codes, lows + c, steps + c, 2, keys + c * 16, 16 * C);
   codes = from + head.value_codes();
   lows = (const bf16*)(from + head.value_scales()), steps = lows + PAGE;
-  for (int64_t t = 0; t < PAGE; t += 2) codes = decode_group(codes, lows + t, steps + t, head.bits, C / 16, values + t * C, 32);
+  for (int64_t t = 0; t < PAGE; t += 2) codes = decode_group<BITS>(codes, lows + t, steps + t, C / 16, values + t * C, 32);
+}
+static inline void decode_page(const CodedHead& head, const uint8_t* from, bf16* keys, bf16* values) {
+  if (head.bits == 4) decode_page<4>(head.C, from, keys, values); else decode_page<8>(head.C, from, keys, values);
 }
 
 // Lowest and highest key of every channel of a page, as [low, high] of each.
