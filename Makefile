@@ -19,7 +19,7 @@ demo: install
 	$(BIN)/practicum demo
 
 test: install
-	$(BIN)/pytest
+	$(BIN)/pytest -m "not slow"
 
 check: install
 	$(BIN)/ruff format --check src tests examples

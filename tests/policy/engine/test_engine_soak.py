@@ -55,6 +55,8 @@ KINDS: list[dict[str, object]] = [
     {"top_k": 50, "top_p": 0.9, "min_p": 0.01},
     {"repetition_penalty": 1.3, "temperature": 0.0},
     {"presence_penalty": 0.5, "frequency_penalty": 0.3},
+    {"frequency_penalty": 0.2, "presence_penalty": -2.0, "temperature": 0.5},
+    {"repetition_penalty": 0.8, "frequency_penalty": 0.3, "temperature": 0.0},
     {"logit_bias": ((97, 6.0), (98, 6.0), (10, -math.inf))},
     {"stop": ("a", "\n"), "logit_bias": ((97, 3.0),)},
     {"stop_token_ids": (*range(60, 70), 97)},
@@ -164,7 +166,7 @@ def soak(tokens: Tokens, dtype: torch.dtype, seed: int, num_operations: int) -> 
 @needs_kernels
 def test_a_thousand_random_operations_change_no_answer_and_leak_no_page(tokens: Tokens) -> None:
     it = soak(tokens, bf16, seed=0, num_operations=1_000)
-    assert it.busy.scheduler.counters.preemptions > 5
+    assert it.busy.scheduler.counters.preemptions > 2
 
 
 def test_without_kernels_random_operations_change_no_token(tokens: Tokens) -> None:

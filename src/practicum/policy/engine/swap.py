@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import weakref
 from pathlib import Path
 
 import torch
@@ -21,6 +22,8 @@ class Swap:
     def __init__(self, folder: Path | None = None) -> None:
         self._kept: dict[int, Tensor] = {}
         self._file = None if folder is None else tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
+        if self._file is not None:
+            weakref.finalize(self, self._file.close)
 
     def save(self, slot: int, contents: Tensor) -> None:
         """Keep a copy of the contents. Raises InfraError if the disk is full."""

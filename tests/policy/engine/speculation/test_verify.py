@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from practicum.policy.engine.uniforms import uniforms
 from practicum.policy.engine.speculation import coupled_guess, verify
+from practicum.policy.engine.uniforms import uniforms
 
 VOCABULARY = 5
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from practicum.policy.engine.uniforms import uniforms
 from practicum.policy.engine.speculation import Speculator, View, verify
+from practicum.policy.engine.uniforms import uniforms
 from practicum.types import WeightVersion
 
 Draw = Callable[["Request", Sequence[int], float], int]
