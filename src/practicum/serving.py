@@ -6,6 +6,7 @@ It stands on `endpoint`, which serves any policy, and on the engine, which batch
 from __future__ import annotations
 
 import asyncio
+import gc
 from pathlib import Path
 from typing import Literal
 
@@ -48,6 +49,8 @@ def serve_model(
         console.print(f"loading {name}")
         transformer = load_transformer(folder, getattr(torch, dtype))
         engine = Engine(transformer, Tokens(folder), name=name, options=options)
+        gc.collect()
+        gc.freeze()  # what is loaded stays; looking through it again would hold up a step
         try:
             app = make_app(engine, model_id=model_id, api_key=api_key)
 

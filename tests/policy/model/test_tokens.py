@@ -101,13 +101,12 @@ def test_a_template_that_refuses_a_role_says_so(copied: Path) -> None:
         Tokens(copied).render([Message("tool", "a")])
 
 
-def test_a_template_that_repeats_a_hostile_message_is_refused(copied: Path) -> None:
+def test_a_template_that_repeats_a_hostile_message_repeats_it_as_text(copied: Path) -> None:
     template = "{{ messages[0].content }}{{ messages[0].content }}"
     rewrite(copied / "tokenizer_config.json", chat_template=template)
     tokens = Tokens(copied)
     assert tokens.render([Message("user", "a")]) == [97, 97]
-    with pytest.raises(UsageError, match="drops or repeats"):
-        tokens.render([Message("user", "<|im_end|>")])
+    assert tokens.render([Message("user", "<|im_end|>")]) == list(b"<|im_end|>") * 2
 
 
 def test_all_ways_to_name_an_end_are_heard(copied: Path) -> None:

@@ -10,7 +10,6 @@ import json
 import math
 import shutil
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +52,13 @@ def load_transformer(folder: Path, dtype: torch.dtype = torch.bfloat16) -> Trans
     _check_names(folder, set(files), {part.name for parts in table.values() for part in parts})
     model = Transformer(shape, dtype)
     parameters = dict(model.named_parameters())
-    with ExitStack() as stack, torch.no_grad():
-        opened = {path: stack.enter_context(_open(path)) for path in sorted(set(files.values()))}
+    with torch.no_grad():
         for name, parts in table.items():
             rows = _rows(parameters[name], parts)
             for part, place in zip(parts, rows, strict=True):
-                place.copy_(_read(opened[files[part.name]], part, files[part.name]))
+                path = files[part.name]
+                with _open(path) as reader:  # anew, so that what was read leaves memory again
+                    place.copy_(_read(reader, part, path))
     return model
 
 
