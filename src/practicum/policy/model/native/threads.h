@@ -35,7 +35,8 @@ class Threads {
     job_number_.fetch_add(1, std::memory_order_release);
     job_number_.notify_all();
     part(0, n);
-    while (pending_.load(std::memory_order_acquire)) _mm_pause();
+    for (int i = 0; i < SPINS && pending_.load(std::memory_order_acquire); i++) _mm_pause();
+    while (int left = pending_.load(std::memory_order_acquire)) pending_.wait(left);  // its core may be taken
   }
 
   // Call body(begin, end) on contiguous shares of [0, size), cut at multiples of grain.
@@ -59,7 +60,7 @@ class Threads {
       seen++;
       if (stopping_) return;
       call_(context_, index, count_);
-      pending_.fetch_sub(1, std::memory_order_release);
+      if (pending_.fetch_sub(1, std::memory_order_acq_rel) == 1) pending_.notify_all();
     }
   }
   int count_;
