@@ -1,7 +1,7 @@
 """Our engine as a contender of `practicum bench engine`.
 
 Usage: python -m practicum.bench.ours_engine MODEL_FOLDER OPTIONS_JSON
-OPTIONS_JSON: `precision` (bf16, fp32, w8a8 or mixed) and `kv_bytes`. Threads by OMP_NUM_THREADS;
+OPTIONS_JSON: `precision` (bf16, fp32 or w8a8) and `kv_bytes`. Threads by OMP_NUM_THREADS;
 PRACTICUM_NATIVE=0 leaves out our compiled kernels.
 """
 

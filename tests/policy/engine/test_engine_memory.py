@@ -11,7 +11,7 @@ import torch
 from practicum.errors import UsageError
 from practicum.policy.engine import Engine, EngineOptions
 from practicum.policy.engine.counters import Counters
-from practicum.policy.engine.runner import page_bytes
+from practicum.policy.engine.kv_policy import KvPolicy
 from practicum.policy.model.tokens import Tokens
 from practicum.protocols import Completion, Sampling
 from practicum.types import StopReason
@@ -20,7 +20,7 @@ from .alone import small, small_tokens
 from .busy import Busy
 
 MODEL = small(torch.float32)
-PAGE_BYTES = page_bytes(MODEL.shape, MODEL.dtype)
+PAGE_BYTES = KvPolicy().page_bytes(MODEL.shape, MODEL.dtype)
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,8 @@ import torch
 
 from policy.model.needs import needs_kernels
 from practicum.policy.engine import Engine, EngineOptions
+from practicum.policy.engine.kv_policy import KvPolicy
 from practicum.policy.engine.live import Live
-from practicum.policy.engine.runner import page_bytes
 from practicum.policy.model.tokens import Tokens
 from practicum.protocols import Completion, Constraint, Delta, Sampling
 from practicum.types import StopReason
@@ -206,7 +206,7 @@ def test_ten_thousand_random_operations_change_no_answer_and_leak_no_page(
 
 def recorded(engine: Engine, options: EngineOptions) -> Recorder:
     """The engine's runner, which remembers from now on what computed what."""
-    num_pages = options.cache_bytes // page_bytes(engine.model.shape, engine.model.dtype)
+    num_pages = options.cache_bytes // KvPolicy().page_bytes(engine.model.shape, engine.model.dtype)
     recorder = Recorder(engine.model, num_pages, options.swap_folder)
     recorder.versions = {}
     engine._core.runner = recorder  # pyright: ignore[reportPrivateUsage]
@@ -225,7 +225,7 @@ async def test_callers_that_come_and_go_while_weights_change_get_their_own_answe
     tokens: Tokens, dtype: torch.dtype, speculate: bool, tmp_path: Path
 ) -> None:
     model = small(dtype)
-    page = page_bytes(model.shape, dtype)
+    page = KvPolicy().page_bytes(model.shape, dtype)
     options = EngineOptions(
         max_batch_rows=8, max_step_tokens=48, cache_bytes=14 * page,
         swap_bytes=6 * page, swap_folder=tmp_path, speculate=speculate,

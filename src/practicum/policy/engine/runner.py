@@ -19,15 +19,9 @@ from practicum.policy.engine.kv_policy import KvPolicy
 from practicum.policy.engine.page_store import PageStore, StepPages
 from practicum.policy.engine.step import Run, Step
 from practicum.policy.model.native import kernels
-from practicum.policy.model.paged import PAGE, Reading
+from practicum.policy.model.paged import Reading
 from practicum.policy.model.precision import EXACT, Precision, lower
-from practicum.policy.model.shape import Shape
 from practicum.policy.model.transformer import Layer, Rotation, Transformer
-
-
-def page_bytes(shape: Shape, dtype: torch.dtype) -> int:
-    """Of one page in all layers."""
-    return 2 * shape.num_layers * PAGE * shape.key_size * dtype.itemsize
 
 
 class Runner:

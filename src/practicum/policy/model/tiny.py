@@ -14,12 +14,12 @@ from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 
 from practicum.policy.model.family import Json, shape_from_config
+from practicum.policy.model.token_bytes import NUM_BYTES, byte_symbols
 from practicum.policy.model.transformer import Transformer
 from practicum.policy.model.weights import reset, save_transformer, write_config
 
 PAD, START, END = "<|pad|>", "<|im_start|>", "<|im_end|>"
 SPECIAL = (PAD, START, END)
-NUM_BYTES = 256
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
@@ -68,7 +68,7 @@ def write_tiny(folder: Path, *, seed: int = 0, config: Json | None = None) -> No
 
 def _write_tokenizer(folder: Path) -> None:
     """Byte-level, without merges: any text is encoded, one token per UTF-8 byte."""
-    vocabulary = {symbol: byte for byte, symbol in enumerate(_byte_symbols())}
+    vocabulary = {symbol: byte for byte, symbol in enumerate(byte_symbols())}
     tokenizer = Tokenizer(BPE(vocab=vocabulary, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)  # pyright: ignore[reportAttributeAccessIssue]
     tokenizer.decoder = decoders.ByteLevel()  # pyright: ignore[reportAttributeAccessIssue]
@@ -84,19 +84,3 @@ def _write_tokenizer(folder: Path) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n")
     ends = {"pad_token_id": NUM_BYTES, "eos_token_id": [NUM_BYTES + 2]}
     (folder / "generation_config.json").write_text(json.dumps(ends, indent=2) + "\n")
-
-
-def _byte_symbols() -> list[str]:
-    """The printable character that byte-level tokenizers use for each byte, by byte.
-
-    Printable Latin-1 bytes stand for themselves; the others are numbered upwards from 256.
-    """
-    symbols: list[str] = []
-    num_moved = 0
-    for byte in range(NUM_BYTES):
-        if 33 <= byte <= 126 or 161 <= byte <= 172 or byte >= 174:
-            symbols.append(chr(byte))
-        else:
-            symbols.append(chr(256 + num_moved))
-            num_moved += 1
-    return symbols
