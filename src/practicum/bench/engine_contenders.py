@@ -71,6 +71,7 @@ def check_peers(names: Sequence[str]) -> None:
     for name in names:
         if name not in PEERS:
             raise UsageError(f"no peer {name!r}.{did_you_mean(name, PEERS)}")
+    for name in names:
         if not PEERS[name].exists():
             raise UsageError(
                 f"{PEERS[name]} is missing: build the peer's environment with `make peers`"
