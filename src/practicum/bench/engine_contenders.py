@@ -21,6 +21,7 @@ from typing import Any
 
 from practicum.bench.engine_gguf import export_gguf
 from practicum.errors import InfraError, UsageError, did_you_mean
+from practicum.policy.model.products import multiplies_half
 
 KV_GIB = 1
 """Room for keys and values, the same for every contender that can be told."""
@@ -98,13 +99,22 @@ def line_up(folder: Path, peers: Sequence[str], num_threads: int, scratch: Path)
     return listed + [makers[name](name, folder, num_threads, scratch) for name in peers]
 
 
+def _faster_dtype() -> tuple[str, str]:
+    """In which a peer that multiplies with PyTorch or oneDNN is faster here, and a note."""
+    if multiplies_half():
+        return "bfloat16", ""
+    return "float32", "in float32, which is several times faster than its bfloat16 on this CPU"
+
+
 def _transformers(name: str, folder: Path, num_threads: int, scratch: Path) -> Contender:
-    command = _command(str(PEERS[name]), "transformers_engine.py", folder, {})
-    return Contender(name, command, {"OMP_NUM_THREADS": str(num_threads)})
+    dtype, note = _faster_dtype()
+    command = _command(str(PEERS[name]), "transformers_engine.py", folder, {"dtype": dtype})
+    return Contender(name, command, {"OMP_NUM_THREADS": str(num_threads)}, note)
 
 
 def _vllm(name: str, folder: Path, num_threads: int, scratch: Path) -> Contender:
-    options = {"eager": name == "vllm", "block_size": 32}
+    dtype, note = _faster_dtype()
+    options = {"eager": name == "vllm", "block_size": 32, "dtype": dtype}
     environment = {
         "OMP_NUM_THREADS": str(num_threads),
         "VLLM_CPU_KVCACHE_SPACE": str(KV_GIB),
@@ -114,7 +124,7 @@ def _vllm(name: str, folder: Path, num_threads: int, scratch: Path) -> Contender
         "VLLM_CACHE_ROOT": str(scratch / "vllm"),
     }
     command = _command(str(PEERS[name]), "vllm_engine.py", folder, options)
-    return Contender(name, command, environment)
+    return Contender(name, command, environment, note)
 
 
 def _openvino(name: str, folder: Path, num_threads: int, scratch: Path) -> Contender:

@@ -10,7 +10,7 @@ from practicum.policy.model.native import kernels
 
 needs_kernels = pytest.mark.skipif(
     not kernels.serves(torch.bfloat16),
-    reason="no compiled kernels here: they need AVX-512 with bfloat16 and a C++ compiler",
+    reason="no compiled kernels here: they need AVX2 and a C++ compiler",
 )
 
 HALF_ULP = 2.0**-8

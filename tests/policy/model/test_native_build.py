@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from practicum.policy.model.native import build
+
 from .needs import needs_kernels
 
 LOAD = """
@@ -20,7 +22,7 @@ from practicum.policy.model.native import build
 warnings.simplefilter("always")
 print(build.load() is not None, build.load() is build.load())
 """
-ANY_PROCESSOR = 'build._processor = lambda: "flags : avx512_bf16"'
+ANY_PROCESSOR = 'build.processor = lambda: "flags : avx2 fma"'
 
 
 def command(before: str) -> list[str]:
@@ -94,8 +96,20 @@ def test_nothing_is_built_where_it_is_switched_off(tmp_path: Path) -> None:
     assert not (tmp_path / "called").exists()
 
 
+def test_a_wrong_choice_is_named_with_the_right_ones() -> None:
+    told = "from practicum.policy.model.native import build; print(build.missing())"
+    done = subprocess.run(
+        [sys.executable, "-c", told],
+        env=os.environ | {"PRACTICUM_NATIVE": "avx1024"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "PRACTICUM_NATIVE=avx1024 is none of auto, avx512, avx2, 0"
+
+
 def test_a_machine_without_compiler_or_instructions_is_not_bothered(tmp_path: Path) -> None:
-    old = 'build._processor = lambda: "flags : sse2 avx2"'
+    old = 'build.processor = lambda: "flags : sse2 avx"'
     assert load(old, PRACTICUM_CACHE=str(tmp_path)) == ("False True", "")
     bare = {"CXX": "no-such-compiler", "PATH": str(tmp_path), "PRACTICUM_CACHE": str(tmp_path)}
     assert load(ANY_PROCESSOR, **bare) == ("False True", "")
@@ -140,12 +154,15 @@ def test_two_processes_that_build_at_once_both_have_the_library(tmp_path: Path) 
 
 @needs_kernels
 @pytest.mark.slow
-def test_without_matrix_tiles_the_kernels_pass_the_same_tests() -> None:
+@pytest.mark.parametrize("fewer", ["avx512", "avx2"])
+def test_with_fewer_instructions_the_kernels_pass_the_same_tests(fewer: str) -> None:
+    if fewer == "avx512" and "avx512_bf16" not in build.processor():
+        pytest.skip("no AVX-512 here")
     here = Path(__file__).parent
-    files = [str(here / f"test_{name}.py") for name in ("ops", "head")]
+    files = [str(here / f"test_{name}.py") for name in ("ops", "head", "coded_pages", "quantised")]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-x", "-rs", *files],
-        env=os.environ | {"PRACTICUM_NATIVE": "avx512"},
+        env=os.environ | {"PRACTICUM_NATIVE": fewer},
         cwd=here.parents[2],
         capture_output=True,
         text=True,

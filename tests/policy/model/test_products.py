@@ -79,7 +79,7 @@ def test_the_head_gives_the_logits_of_a_product(
 ) -> None:
     hidden, weight = random(num_rows, 64).bfloat16(), random(1000, 64, seed=1).bfloat16()
     used = weight if kind == "bf16" else quantise(weight, kind)
-    logits, peaks, totals = kernels.head(hidden, used, torch.ones(num_rows), 0.0)
+    logits, peaks, totals = kernels.head(hidden, used, torch.ones(num_rows), 0.0, None)
     assert torch.equal(logits, kernels.linear(hidden, used))
     assert torch.equal(peaks[:, 1], logits[:, 256:512].amax(-1))
     sums = (logits[:, 768:] - peaks[:, 3:]).exp().sum(-1)

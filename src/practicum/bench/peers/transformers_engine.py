@@ -1,12 +1,14 @@
 """transformers' `generate` as a contender of `practicum bench engine`.
 
 Usage: python transformers_engine.py MODEL_FOLDER OPTIONS_JSON
-One left-padded batch; a row stops at its own budget but stays in the batch until the longest ends,
-which is how `generate` works. Nothing is kept between calls.
+OPTIONS_JSON: `dtype`. Threads by OMP_NUM_THREADS. One left-padded batch; a row stops at its own
+budget but stays in the batch until the longest ends, which is how `generate` works. Nothing is kept
+between calls.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 
@@ -36,10 +38,10 @@ class Budgets(StoppingCriteria):
 
 
 def main() -> None:
-    folder = sys.argv[1]
+    folder, options = sys.argv[1], json.loads(sys.argv[2])
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     model = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.bfloat16, attn_implementation="sdpa"
+        folder, dtype=getattr(torch, options["dtype"]), attn_implementation="sdpa"
     ).eval()
     model.generation_config.eos_token_id = None  # else it fills in for the None given below
 

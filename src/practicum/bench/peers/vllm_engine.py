@@ -1,8 +1,8 @@
 """vLLM's CPU build as a contender of `practicum bench engine`, in its own environment.
 
 Usage: python vllm_engine.py MODEL_FOLDER OPTIONS_JSON
-OPTIONS_JSON: `eager` (no torch.compile), `block_size` (tokens of a page). Threads and KV bytes by
-OMP_NUM_THREADS and VLLM_CPU_KVCACHE_SPACE; the engine runs in this process.
+OPTIONS_JSON: `dtype`, `eager` (no torch.compile), `block_size` (tokens of a page). Threads and KV
+bytes by OMP_NUM_THREADS and VLLM_CPU_KVCACHE_SPACE; the engine runs in this process.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def main() -> None:
     folder, options = sys.argv[1], json.loads(sys.argv[2])
     llm = LLM(
         model=folder,
-        dtype="bfloat16",
+        dtype=options["dtype"],
         max_model_len=4096,
         max_num_seqs=256,
         enforce_eager=options["eager"],

@@ -12,6 +12,7 @@ Shapes: L layers, P pages, E exact places, K key-value heads, C head size, T tok
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Sequence_
 from pathlib import Path
@@ -209,5 +210,11 @@ class StepPages:
 
 
 def _mapped(size: Sequence_[int], dtype: torch.dtype) -> Tensor:
-    empty = np.zeros(int(np.prod(size)) * dtype.itemsize, dtype=np.uint8)  # untouched memory
-    return torch.from_numpy(empty).view(dtype).view(*size)
+    """Memory that is not touched yet and begins where a cache line does: kernels read it by lines.
+
+    (numpy's would ask for huge pages, which are zeroed whole when one byte of them is written.)
+    """
+    num_bytes = int(np.prod(size)) * dtype.itemsize
+    kind = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    room = mmap.mmap(-1, max(num_bytes, 1), flags=kind)
+    return torch.frombuffer(room, dtype=dtype, count=num_bytes // dtype.itemsize).view(*size)

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from practicum.policy.model.native import kernels
-from practicum.policy.model.ops import widen
 from practicum.policy.model.page_layout import HALF, PAGE, to_interleaved, to_natural
+from practicum.policy.model.products import widen
 
 
 def coded_bytes(head_size: int, bits: int) -> int:

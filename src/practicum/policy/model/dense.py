@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from practicum.policy.model.ops import softcap, widen
+from practicum.policy.model.ops import softcap
+from practicum.policy.model.products import widen
 from practicum.policy.model.shape import AttentionRule
 
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from practicum.policy.model.coded_pages import PAGE, decode
-from practicum.policy.model.ops import widen
+from practicum.policy.model.products import widen
 
 BLOCK = 128
 

@@ -19,8 +19,9 @@ from torch import Tensor
 
 from practicum.policy.model.forest import Block, Forest
 from practicum.policy.model.native import kernels
-from practicum.policy.model.ops import compiled, softcap, widen
+from practicum.policy.model.ops import compiled, softcap
 from practicum.policy.model.paged import PAGE, Reading, attend, new_pages, put
+from practicum.policy.model.products import widen
 from practicum.policy.model.shape import AttentionRule, Shape
 
 

@@ -60,11 +60,19 @@ def distribution(
     head_VD: Weight,
     temperatures_N: Tensor,
     softcap: float | None = None,
+    room: Tensor | None = None,
 ) -> Distribution:
-    """The distribution after each hidden state; no gradient. Temperatures are above 0."""
+    """The distribution after each hidden state; no gradient. Temperatures are above 0.
+
+    `room`: float32 memory of at least N * V, in which kernels put the logits instead of in memory
+    of their own; they stand there until it is used again. (Fresh memory of that size costs a page
+    fault for every thousand logits.)
+    """
     factors = 1.0 / temperatures_N
     if kernels.serves(head_VD.dtype, hidden_ND.shape[-1]):
-        logits, peaks, totals = kernels.head(hidden_ND, head_VD, factors.float(), softcap or 0.0)
+        logits, peaks, totals = kernels.head(
+            hidden_ND, head_VD, factors.float(), softcap or 0.0, room
+        )
         log_total = kernels.log_totals(peaks, totals, len(head_VD))
         return Distribution(logits, peaks, totals, log_total)
     logits = ops.linear(hidden_ND, head_VD)

@@ -24,6 +24,7 @@ from practicum.policy.model import quantised
 from practicum.policy.model.native import kernels
 from practicum.policy.model.native.kernels import Activation, Weight
 from practicum.policy.model.native.matrix import Quantised
+from practicum.policy.model.products import multiplies_half, product, product_by_rows, widen
 
 FEWEST_ROWS = 16
 """Libraries multiply fewer rows by another path, with other roundings; so there are never fewer."""
@@ -31,11 +32,6 @@ FEW_ROWS = 64
 """Up to here a weight as the left factor of a product is faster"""
 SMALL_PRODUCT = 1 << 19
 """... unless there are more results than this, to be transposed"""
-
-
-def widen(x: Tensor) -> Tensor:
-    """At least float32: half precision is widened, float64 stays (gradient checks run in it)."""
-    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 
 
 def rms_norm(x_TD: Tensor, weight: Tensor, eps: float, *, plus_one: bool = False) -> Tensor:
@@ -66,12 +62,12 @@ def linear(x_TD: Tensor, weight_ED: Weight, bias_E: Tensor | None = None) -> Ten
     if isinstance(weight_ED, Quantised):
         return quantised.linear(x_TD, weight_ED, bias_E)
     if not kernels.serves(weight_ED.dtype, x_TD.shape[-1]):
-        product = plain_linear(x_TD, weight_ED)
+        out_TE = plain_linear(x_TD, weight_ED)
     elif _needs_gradient(x_TD, weight_ED, *(() if bias_E is None else (bias_E,))):
-        product = _Linear.apply(x_TD, weight_ED)
+        out_TE = _Linear.apply(x_TD, weight_ED)
     else:
         return kernels.linear(x_TD, weight_ED, bias_E)
-    return product if bias_E is None else product + bias_E
+    return out_TE if bias_E is None else out_TE + bias_E
 
 
 def plain_linear(x_TD: Tensor, weight_ED: Tensor) -> Tensor:
@@ -79,11 +75,15 @@ def plain_linear(x_TD: Tensor, weight_ED: Tensor) -> Tensor:
     if num_rows < FEWEST_ROWS:
         flat = F.pad(x_TD.reshape(num_rows, size), (0, 0, 0, FEWEST_ROWS - num_rows))
         return plain_linear(flat, weight_ED)[:num_rows].unflatten(0, x_TD.shape[:-1])
+    if _needs_gradient(x_TD, weight_ED):
+        return product(x_TD, weight_ED.t())
+    if weight_ED.dtype == torch.bfloat16 and not multiplies_half():
+        return product_by_rows(x_TD, weight_ED)
     small = num_rows <= FEW_ROWS and num_rows * len(weight_ED) <= SMALL_PRODUCT
-    if small and weight_ED.dtype == torch.bfloat16 and not _needs_gradient(x_TD, weight_ED):
+    if small and weight_ED.dtype == torch.bfloat16:
         # Libraries rearrange the right factor of every product, so it should be the small one.
-        product = widen(weight_ED @ x_TD.reshape(num_rows, size).t()).t()
-        return product.unflatten(0, x_TD.shape[:-1])
+        out_TE = product(weight_ED, x_TD.reshape(num_rows, size).t()).t()
+        return out_TE.unflatten(0, x_TD.shape[:-1])
     return widen(F.linear(x_TD, weight_ED))
 
 
@@ -168,8 +168,10 @@ class _Linear(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         x_TD, weight_ED = ctx.saved_tensors
         grad_TE = grad_outputs[0].to(weight_ED.dtype)
-        grad_x = grad_TE @ weight_ED if ctx.needs_input_grad[0] else None
-        grad_weight = None
+        grad_x = grad_weight = None
+        if ctx.needs_input_grad[0]:
+            grad_x = product(grad_TE, weight_ED).to(x_TD.dtype)
         if ctx.needs_input_grad[1]:
-            grad_weight = grad_TE.flatten(0, -2).t() @ x_TD.flatten(0, -2)
+            factors = grad_TE.flatten(0, -2).t(), x_TD.flatten(0, -2)
+            grad_weight = product(*factors).to(weight_ED.dtype)
         return grad_x, grad_weight

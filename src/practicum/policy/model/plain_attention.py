@@ -15,8 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from practicum.policy.model.far_pages import Far
-from practicum.policy.model.ops import softcap, widen
+from practicum.policy.model.ops import softcap
 from practicum.policy.model.page_layout import PAGE, interleaved, to_natural
+from practicum.policy.model.products import multiplies_half, widen
 from practicum.policy.model.reading import Reading, Stretches
 from practicum.policy.model.shape import AttentionRule
 
@@ -82,9 +83,13 @@ def _read(
 ) -> tuple[Tensor, Tensor]:
     """[S, K, QG, C] and [S, K, QG], from keys and values [S, K, L, C]."""
     if rule.softcap is None and query.dtype in (torch.bfloat16, torch.float16):
-        return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        dtype = query.dtype
+        if not multiplies_half():
+            query, key, value, bias = (widen(x) for x in (query, key, value, bias))
+        out, log_total = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
             query, key, value, attn_mask=bias, scale=rule.scale
         )
+        return out.to(dtype), log_total
     scores = widen(query) * rule.scale @ widen(key).transpose(-1, -2)
     if rule.softcap is not None:
         scores = softcap(scores, rule.softcap)
@@ -97,21 +102,27 @@ def _read(
 def _gather(pages: Tensor, some: Stretches, far: Far | None) -> tuple[Tensor, Tensor]:
     """Keys and values [S, K, L, C] in natural order."""
     num_kv, size = pages.shape[2], pages.shape[3] // PAGE
-    for_kernels = interleaved(pages.dtype, size)
-    if for_kernels:
+    natural = to_natural if interleaved(pages.dtype, size) else _as_is
+    if far is not None and far.bits < 16:
+        # All queries of a stretch are in one block of 128 positions: far from the same keys. Pages
+        # that are far need not be among the exact ones.
+        is_far = some.numbers * PAGE < far.end(some.positions[0, 0])
+        exact = some.pages.masked_fill(is_far, 0)
+        both = _by_head(natural(pages[exact.flatten()]), exact.shape)
+        coded = far.tables[some.places[:, is_far]].to(torch.int64)
+        decoded = natural(far.pages(coded.flatten(), pages.dtype, size))
+        both[:, :, :, is_far] = _by_head(decoded, coded.shape)
+    elif natural is to_natural:
         both = _by_head(to_natural(pages[some.pages.flatten()]), some.pages.shape)
     else:
         both = pages.view(-1, pages.shape[3]).index_select(0, some.heads)
         both = both.view(2, len(some.pages), num_kv, -1, pages.shape[3])
-    if far is not None and far.bits < 16:
-        # All queries of a stretch are in one block of 128 positions: far from the same keys.
-        is_far = some.numbers * PAGE < far.end(some.positions[0, 0])
-        coded = far.tables[some.places[:, is_far]].to(torch.int64)
-        decoded = far.pages(coded.flatten(), pages.dtype, size)
-        decoded = to_natural(decoded) if for_kernels else decoded
-        both[:, :, :, is_far] = _by_head(decoded, coded.shape)
     key, value = both.unflatten(-1, (PAGE, size)).flatten(3, 4).unbind()
     return key, value
+
+
+def _as_is(pages: Tensor) -> Tensor:
+    return pages
 
 
 def _by_head(pages: Tensor, size: torch.Size) -> Tensor:

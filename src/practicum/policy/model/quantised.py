@@ -17,6 +17,7 @@ from torch import Tensor
 
 from practicum.policy.model.native import kernels
 from practicum.policy.model.native.matrix import SHARERS, STEP, Quantised, Storage, empty
+from practicum.policy.model.products import product
 
 LARGEST = 127
 """Of an int8 value; -128 is not used, so that both signs have the same levels."""
@@ -52,7 +53,7 @@ def linear(x_TD: Tensor, weight: Quantised, bias_E: Tensor | None = None) -> Ten
 
 def plain_linear(x_TD: Tensor, weight: Quantised, bias_E: Tensor | None = None) -> Tensor:
     if weight.kind == "int4":
-        out = F.linear(x_TD, decoded(weight)).float()
+        out = product(x_TD, decoded(weight).t())
     else:
         values, scales_T = rounded(x_TD.flatten(0, -2))
         whole = _whole_product(values, weight.values)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from practicum.policy.model import ops
 from practicum.policy.model.experts import mix
-from practicum.policy.model.ops import widen
+from practicum.policy.model.products import widen
 from practicum.policy.model.shape import AttentionRule, Shape
 
 

@@ -21,7 +21,7 @@ from torch.autograd.function import once_differentiable
 
 from practicum.policy.model.head import Distribution, distribution
 from practicum.policy.model.ops import softcap as apply_softcap
-from practicum.policy.model.ops import widen
+from practicum.policy.model.products import product, widen
 
 CHUNK_LOGITS = 1 << 25
 """Most logits held at once: 128 MiB in float32, 682 rows at a vocabulary of 49,152."""
@@ -126,8 +126,8 @@ class _TokenLogprobs(torch.autograd.Function):
             if capped is not None:  # of tanh: 1 - tanh^2
                 grad_logits.mul_(1 - (capped * (ctx.temperature / ctx.softcap)).square_())
             rounded = grad_logits.to(head_VD.dtype)
-            grad_hidden_RD[chunk] = rounded @ head_VD
-            part = rounded.t() @ hidden_RD[chunk]
+            grad_hidden_RD[chunk] = product(rounded, head_VD)
+            part = product(rounded.t(), hidden_RD[chunk]).to(head_VD.dtype)
             grad_head_VD = part if grad_head_VD is None else grad_head_VD + part
         return grad_hidden_RD, grad_head_VD, None, None, None, None, None
 

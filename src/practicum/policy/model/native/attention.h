@@ -112,8 +112,6 @@ class Stripe {
   }
 
  private:
-  struct alignas(64) Line { bf16 place[32]; };  // vectors of these begin where a cache line does
-
   // Query heads [i, i + n) that read the same pages of a block: they go together.
   struct Item { int64_t first, i, n, num_pages; const int32_t* table; bool is_far; };
 
@@ -223,24 +221,16 @@ inline void Attention::run(Threads& threads, int64_t tokens) const {
   int64_t deepest = 0;
   for (int64_t t = 0; t < tokens; t++) deepest = std::max(deepest, positions[t]);
   const int64_t blocks = deepest / BLOCK + 1, units = stripes * lanes;
-  auto with_tiles = [](auto&& body) {
-#ifdef __AMX_BF16__
-    use_tiles(); body(); _tile_release();
-#else
-    body();
-#endif
-  };
   if (parts == 1 || units >= 4 * parts || blocks < LONG || far.top) {
     threads.run([&](int part, int) {
-      with_tiles([&] {
-        Stripe stripe(*this);
-        // Neighbouring stripes have similar lengths, so dealing them out in turn balances the parts.
-        for (int64_t unit = part; unit < units; unit += parts) {
-          set(stripe, unit);
-          stripe.work(0, stripe.num_blocks(), nullptr);
-          stripe.finish();
-        }
-      });
+      const Tiles tiles;
+      Stripe stripe(*this);
+      // Neighbouring stripes have similar lengths, so dealing them out in turn balances the parts.
+      for (int64_t unit = part; unit < units; unit += parts) {
+        set(stripe, unit);
+        stripe.work(0, stripe.num_blocks(), nullptr);
+        stripe.finish();
+      }
     });
     return;
   }
@@ -250,15 +240,14 @@ inline void Attention::run(Threads& threads, int64_t tokens) const {
   std::vector<float> shares(units * blocks * rows * 2, 0.f), values(units * blocks * rows * C);
   auto results = [&](int64_t unit) { return Stripe::Results{shares.data() + unit * blocks * rows * 2, values.data() + unit * blocks * rows * C}; };
   threads.run([&](int part, int) {
-    with_tiles([&] {
-      Stripe stripe(*this);
-      for (int64_t unit = 0; unit < units; unit++) {
-        set(stripe, unit);
-        const int64_t n = stripe.num_blocks();
-        const Stripe::Results here = results(unit);
-        stripe.work(n * part / parts, n * (part + 1) / parts, &here);
-      }
-    });
+    const Tiles tiles;
+    Stripe stripe(*this);
+    for (int64_t unit = 0; unit < units; unit++) {
+      set(stripe, unit);
+      const int64_t n = stripe.num_blocks();
+      const Stripe::Results here = results(unit);
+      stripe.work(n * part / parts, n * (part + 1) / parts, &here);
+    }
   });
   threads.run([&](int part, int) {
     Stripe stripe(*this);

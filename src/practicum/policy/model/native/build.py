@@ -1,7 +1,8 @@
 """Compile the kernels once for this machine and keep the library in the cache folder.
 
-They need AVX-512 with bfloat16 (Intel since Sapphire Rapids, AMD since Zen 4) and use matrix tiles
-(AMX) where there are some. `PRACTICUM_NATIVE` chooses: `auto` (default), `avx512` without tiles,
+They run on every x86-64 processor with AVX2 (since Haswell and Zen), faster with AVX-512 and its
+bfloat16 products (Sapphire Rapids, Zen 4), and use matrix tiles (AMX) where there are some.
+`PRACTICUM_NATIVE` chooses: `auto` (default) for the best there is, `avx512` without tiles, `avx2`,
 `0` for none.
 """
 
@@ -36,7 +37,10 @@ WITHOUT_TILES = ("-mno-amx-tile", "-mno-amx-bf16", "-mno-amx-int8")
 INSTRUCTION_SETS: dict[str, tuple[str, ...]] = {
     "auto": ("-march=native",),
     "avx512": ("-march=native", *WITHOUT_TILES),
+    "avx2": ("-march=native", *WITHOUT_TILES, "-mno-avx512f"),
 }
+NEEDED = {"auto": {"avx2", "fma"}, "avx512": {"avx512_bf16"}, "avx2": {"avx2", "fma"}}
+"""What the processor must know, by the names in `/proc/cpuinfo`."""
 
 
 @functools.cache
@@ -45,8 +49,7 @@ def load() -> ctypes.CDLL | None:
     compiler = _compiler()
     if missing() is not None or compiler is None:
         return None
-    chosen = os.environ.get("PRACTICUM_NATIVE", "auto")
-    flags = (*FLAGS, *INSTRUCTION_SETS.get(chosen, INSTRUCTION_SETS["auto"]))
+    flags = (*FLAGS, *INSTRUCTION_SETS[_chosen()])
     try:
         return ctypes.CDLL(str(_built(compiler, flags)))
     except (OSError, subprocess.CalledProcessError) as error:
@@ -61,11 +64,19 @@ def load() -> ctypes.CDLL | None:
 
 def missing() -> str | None:
     """Why there can be no kernels here; None if they can be built."""
-    if os.environ.get("PRACTICUM_NATIVE") == "0":
+    chosen = _chosen()
+    if chosen == "0":
         return "PRACTICUM_NATIVE=0 switches them off"
-    if "avx512_bf16" not in _processor().split():
-        return "the processor has no AVX-512 with bfloat16"
+    if chosen not in INSTRUCTION_SETS:
+        return f"PRACTICUM_NATIVE={chosen} is none of {', '.join(INSTRUCTION_SETS)}, 0"
+    lacking = NEEDED[chosen] - set(processor().split())
+    if lacking:
+        return f"the processor has no {', '.join(sorted(lacking))}"
     return None if _compiler() else "there is no C++ compiler"
+
+
+def _chosen() -> str:
+    return os.environ.get("PRACTICUM_NATIVE", "auto")
 
 
 def _compiler() -> str | None:
@@ -74,7 +85,7 @@ def _compiler() -> str | None:
 
 def _built(compiler: str, flags: tuple[str, ...]) -> Path:
     """The library of these sources for this machine; built if it is not there yet."""
-    state = hashlib.sha256("\n".join((compiler, *flags, platform.machine(), _processor())).encode())
+    state = hashlib.sha256("\n".join((compiler, *flags, platform.machine(), processor())).encode())
     for path in sorted([*SOURCES.glob("*.h"), *SOURCES.glob("*.cpp")]):
         state.update(path.read_bytes())
     folder = cache_folder() / "native"
@@ -90,7 +101,7 @@ def _built(compiler: str, flags: tuple[str, ...]) -> Path:
     return library
 
 
-def _processor() -> str:
+def processor() -> str:
     """What the processor can do, as the system tells it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()

@@ -28,20 +28,20 @@ char* room_for(std::vector<char>& storage, int64_t bytes) {
 
 // Pack M tokens of K features for a matrix; rows(m, count, to) puts `count` of them into `to`.
 template <class Rows> Packed pack_rows(int64_t M, int64_t K, Kind kind, const Rows& rows) {
-  const int64_t width = kind == INT8 ? Matrix::width_of_int8(K) : 2 * K, padded = (M + LANES - 1) / LANES * LANES;
+  const int64_t bytes = kind == INT8 ? Matrix::width_of_int8(K) : 2 * K, width = WIDER * bytes, padded = (M + LANES - 1) / LANES * LANES;
   char* data = room_for(packed_tokens, padded * width);
   float* scales = kind == INT8 ? (float*)room_for(token_scales, padded * 4) : nullptr;
   over_rows(M, K, LANES, [&](int64_t begin, int64_t end) {
     std::vector<bf16> exact(LANES * K);
-    std::vector<int8_t> whole(kind == INT8 ? LANES * width : 0);
-    std::vector<float> spread(kind == INT8 ? width : 0);
+    std::vector<int8_t> whole(kind == INT8 ? LANES * bytes : 0);
+    std::vector<float> spread(kind == INT8 ? bytes : 0);
     for (int64_t m = begin; m < end; m += LANES) {
       const int64_t count = std::min(LANES, M - m);
       const bf16* from = rows(m, count, exact.data());
       if (kind == INT8) {
-        for (int64_t i = 0; i < count; i++) scales[m + i] = quantise_row(from + i * K, K, whole.data() + i * width, spread.data());
-        pack_block((const char*)whole.data(), width, count, width, data + m * width);
-      } else pack_block((const char*)from, width, count, width, data + m * width);
+        for (int64_t i = 0; i < count; i++) scales[m + i] = quantise_row(from + i * K, K, whole.data() + i * bytes, spread.data());
+        pack_block(true, (const char*)whole.data(), bytes, count, data + m * width);
+      } else pack_block(false, (const char*)from, bytes, count, data + m * width);
     }
   });
   return {data, scales, M, width};
@@ -66,14 +66,7 @@ template <class Write> void multiply_all(const Packed& x, const Matrix& w, int64
   crew->share(end, gap == LANES ? 2 * LANES : LANES, [&](int64_t from, int64_t to) { multiply(x, w, from, to, gap, write); });
 }
 
-static inline void put16(float* to, f32x16 v, int64_t there) {
-  if (there >= LANES) store(to, v);
-  else if (there > 0) memcpy(to, &v, 4 * there);
-}
-
-// Put results where no one will read them soon: past the caches, which need not fetch the line first.
-static inline void put16_past_caches(float* to, f32x16 v) { _mm512_stream_ps(to, (__m512)v); }
-
+// Results that no one will read soon are put past the caches, which need not fetch the line first.
 bool outgrows_caches(const float* out, int64_t M, int64_t N) {
   return M * N * 4 > CACHED_BYTES && N % LANES == 0 && (uintptr_t)out % 64 == 0;
 }
@@ -91,9 +84,9 @@ void linear_into(const Packed& x, const Matrix& w, const float* bias, float* out
         for (int64_t j = 0; j < there; j++) row[n + j] = (bias ? v[j] + bias[n + j] : v[j]) + (add ? row[n + j] : 0.f);
         return;
       }
-      if (bias) v += load(bias + n);
-      if (add) v += load(row + n);
-      if (far) put16_past_caches(row + n, v); else store(row + n, v);
+      if (bias) v = v + load(bias + n);
+      if (add) v = v + load(row + n);
+      if (far) store_past_caches(row + n, v); else store(row + n, v);
     };
     finish(n0, a);
     finish(n1, b);
@@ -114,9 +107,7 @@ extern "C" {
 
 int practicum_start(int num_threads) {
   LOCKED;
-#ifdef __AMX_BF16__
-  if (!allow_tiles()) return 1;
-#endif
+  if (!Tiles::allow()) return 1;
   if (crew->count() != num_threads) crew = std::make_unique<Threads>(num_threads);
   return 0;
 }
@@ -207,7 +198,7 @@ void practicum_head(const bf16* hidden, int kind, const void* w, const void* sca
         const Packed some = x.part(first, HEAD_ROWS);
         const int64_t end = std::min(n + VOCABULARY_BLOCK, to), width = end - n;
         multiply(some, matrix, n, end, LANES, [&](int64_t m, int64_t n0, f32x16 a, int64_t n1, f32x16 b) {
-          if (softcap > 0) for (int j = 0; j < 16; j++) { a[j] = std::tanh(a[j] / softcap) * softcap; b[j] = std::tanh(b[j] / softcap) * softcap; }
+          if (softcap > 0) a = squash(a, softcap), b = squash(b, softcap);
           store(block + m * VOCABULARY_BLOCK + n0 - n, a * factor[first + m]);
           store(block + m * VOCABULARY_BLOCK + n1 - n, b * factor[first + m]);
         });
@@ -216,7 +207,7 @@ void practicum_head(const bf16* hidden, int kind, const void* w, const void* sca
           float* out = logits + (first + m) * V + n;
           const int64_t place = (first + m) * blocks + n / VOCABULARY_BLOCK;
           summarise(row, width, peaks + place, totals + place);
-          if (far) for (int64_t i = 0; i < width; i += LANES) put16_past_caches(out + i, load(row + i));
+          if (far) for (int64_t i = 0; i < width; i += LANES) store_past_caches(out + i, load(row + i));
           else memcpy(out, row, 4 * width);
         }
       }

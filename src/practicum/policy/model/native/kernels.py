@@ -135,14 +135,15 @@ def attend(
 
 
 def head(
-    hidden_ND: Tensor, weight_VD: Weight, factors_N: Tensor, softcap: float
+    hidden_ND: Tensor, weight_VD: Weight, factors_N: Tensor, softcap: float, room: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Logits times each row's factor [N, V], and peak and sum of each block of the vocabulary."""
     hidden_ND = hidden_ND.contiguous()
     num_rows, size = hidden_ND.shape
     vocab_size = weight_VD.shape[0]
     num_blocks = -(-vocab_size // VOCABULARY_BLOCK)
-    logits = torch.empty((num_rows, vocab_size))
+    room = torch.empty(num_rows * vocab_size) if room is None else room[: num_rows * vocab_size]
+    logits = room.view(num_rows, vocab_size)
     peaks, totals = torch.empty((2, num_rows, num_blocks)).unbind()
     library().practicum_head(
         pointer(hidden_ND), *matrix(weight_VD), pointer(factors_N), c_float(softcap),

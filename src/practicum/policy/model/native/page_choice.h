@@ -26,10 +26,9 @@ struct PageChoice {
       const bf16* bound = bounds + (table[p] * kv_heads + head) * 2 * C;
       float best = -INFINITY;
       for (int64_t q = 0; q < width; q++) {
-        __m512 acc = _mm512_setzero_ps();
-        for (int64_t c = 0; c < 2 * C; c += 32)
-          acc = _mm512_dpbf16_ps(acc, (__m512bh)load_pairs(bound + c), (__m512bh)load_pairs(weights.data() + q * 2 * C + c));
-        best = std::max(best, _mm512_reduce_add_ps(acc));
+        f32x16 acc = splat(0.f);
+        for (int64_t c = 0; c < 2 * C; c += 32) acc = dot_pairs(acc, load_words(bound + c), load_words(weights.data() + q * 2 * C + c));
+        best = std::max(best, sum(acc));
       }
       rank.push_back({best, (int32_t)p});
     }

@@ -21,11 +21,6 @@ struct CodedHead {  // where the parts of one coded head of a page are
   int64_t bytes() const { return 2 * codes() + 4 * C + 4 * PAGE; }
 };
 
-static inline f32x16 even(u32x16 pairs) { return (f32x16)(pairs << 16); }
-static inline f32x16 odd(u32x16 pairs) { return (f32x16)(pairs & 0xffff0000u); }
-
-static inline float lowest(f32x16 v) { return _mm512_reduce_min_ps((__m512)v); }
-
 struct Scale { float low, step; };
 
 static inline Scale scale_of(f32x16 low, f32x16 high, float levels) {
@@ -35,10 +30,9 @@ static inline Scale scale_of(f32x16 low, f32x16 high, float levels) {
   Scale s{bottom, 0.f}; memcpy(&s.step, &u, 4);
   return s;
 }
-static inline u32x16 encode(f32x16 x, Scale s, float levels) {
-  if (!(s.step > 0.f)) return u32x16{};
-  const f32x16 q = (f32x16)_mm512_roundscale_ps((__m512)((x - s.low) / s.step), 8);
-  return (u32x16)__builtin_convertvector(minimum(maximum(q, splat(0.f)), splat(levels)), i32x16);
+static inline i32x16 encode(f32x16 x, Scale s, float levels) {
+  if (!(s.step > 0.f)) return splat(0);
+  return whole(minimum(maximum((x - s.low) / s.step, splat(0.f)), splat(levels)));
 }
 
 // A group is `count` vectors of 16 pairs, `stride` apart: all first elements of the pairs share one
@@ -46,7 +40,7 @@ static inline u32x16 encode(f32x16 x, Scale s, float levels) {
 static inline uint8_t* encode_group(const bf16* from, int64_t stride, int64_t count, int64_t bits, uint8_t* codes, bf16* lows, bf16* steps) {
   f32x16 low[2] = {splat(INFINITY), splat(INFINITY)}, high[2] = {splat(-INFINITY), splat(-INFINITY)};
   for (int64_t i = 0; i < count; i++) {
-    const u32x16 w = load_pairs(from + i * stride);
+    const i32x16 w = load_words(from + i * stride);
     low[0] = minimum(low[0], even(w)); high[0] = maximum(high[0], even(w));
     low[1] = minimum(low[1], odd(w)); high[1] = maximum(high[1], odd(w));
   }
@@ -55,22 +49,19 @@ static inline uint8_t* encode_group(const bf16* from, int64_t stride, int64_t co
   lows[0] = narrow(first.low); lows[1] = narrow(second.low);
   steps[0] = narrow(first.step); steps[1] = narrow(second.step);
   for (int64_t i = 0; i < count; i += bits == 4 ? 2 : 1, codes += 32) {
-    u32x16 q{};
+    i32x16 q = splat(0);
     for (int64_t part = 0; part < (bits == 4 ? 2 : 1); part++) {
-      const u32x16 w = load_pairs(from + (i + part) * stride);
-      q |= (encode(even(w), first, levels) | encode(odd(w), second, levels) << 8) << (4 * part);
+      const i32x16 w = load_words(from + (i + part) * stride);
+      q = q | (encode(even(w), first, levels) | encode(odd(w), second, levels) << 8) << (int)(4 * part);
     }
-    const u16x16 bytes = __builtin_convertvector(q, u16x16);
-    memcpy(codes, &bytes, 32);
+    store_u16(codes, q);
   }
   return codes;
 }
 
 template <int BITS> static inline __attribute__((always_inline)) const uint8_t* decode_group(const uint8_t* codes, const bf16* lows, const bf16* steps, int64_t count, bf16* to, int64_t stride) {
-  uint32_t pair[2];  // both lows, both steps
-  memcpy(pair, lows, 4); memcpy(pair + 1, steps, 4);
-  const u32x16 both_lows = u32x16{} + pair[0], both_steps = u32x16{} + pair[1];
-  const f32x16 low[2] = {even(both_lows), odd(both_lows)}, step[2] = {even(both_steps), odd(both_steps)};
+  const f32x16 low[2] = {splat(widen(lows[0])), splat(widen(lows[1]))}, step[2] = {splat(widen(steps[0])), splat(widen(steps[1]))};
+#ifdef __AVX512BF16__
   if constexpr (BITS == 4) {  // look all codes up in a table of what they stand for
     const f32x16 all = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     const __m512i table = (__m512i)_mm512_cvtne2ps_pbh((__m512)muladd(all, step[1], low[1]), (__m512)muladd(all, step[0], low[0]));
@@ -81,18 +72,20 @@ template <int BITS> static inline __attribute__((always_inline)) const uint8_t* 
       _mm512_storeu_si512(to + (i + 1) * stride, _mm512_permutexvar_epi16(_mm512_or_si512(_mm512_srli_epi16(q, 4), second), table));
     }
     return codes;
-  } else {
-    alignas(64) static const uint16_t WEAVE[32] = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-    const __m512i weave = _mm512_load_si512(WEAVE);
-    for (int64_t i = 0; i < count; i++, codes += 32) {
-      const __m512i q = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)codes));
-      const f32x16 a = (f32x16)_mm512_cvtepi32_ps(_mm512_and_si512(q, _mm512_set1_epi32(255)));
-      const f32x16 b = (f32x16)_mm512_cvtepi32_ps(_mm512_srli_epi32(q, 8));
-      const __m512i both = (__m512i)_mm512_cvtne2ps_pbh((__m512)muladd(b, step[1], low[1]), (__m512)muladd(a, step[0], low[0]));
-      _mm512_storeu_si512(to + i * stride, _mm512_permutexvar_epi16(weave, both));
-    }
-    return codes;
   }
+#endif
+  auto meaning = [&](i32x16 first, i32x16 second) {
+    return pair_up(muladd(floats(first), step[0], low[0]), muladd(floats(second), step[1], low[1]));
+  };
+  for (int64_t i = 0; i < count; i += 8 / BITS, codes += 32) {
+    const i32x16 q = load_u16(codes);
+    if constexpr (BITS == 8) store_words(to + i * stride, meaning(q & 255, q >> 8));
+    else {
+      store_words(to + i * stride, meaning(q & 15, (q >> 8) & 15));
+      store_words(to + (i + 1) * stride, meaning((q >> 4) & 15, q >> 12));
+    }
+  }
+  return codes;
 }
 
 // One head of a page: keys [2][C/2][16][2], values [16][C][2].
@@ -121,7 +114,7 @@ static inline void decode_page(const CodedHead& head, const uint8_t* from, bf16*
 // Lowest and highest key of every channel of a page, as [low, high] of each.
 static inline void bound_page(const bf16* keys, int64_t C, bf16* to) {
   for (int64_t c = 0; c < C; c += 2) {
-    const u32x16 a = load_pairs(keys + c * 16), b = load_pairs(keys + 16 * C + c * 16);
+    const i32x16 a = load_words(keys + c * 16), b = load_words(keys + 16 * C + c * 16);
     to[2 * c] = narrow(lowest(minimum(even(a), even(b))));
     to[2 * c + 1] = narrow(largest(maximum(even(a), even(b))));
     to[2 * c + 2] = narrow(lowest(minimum(odd(a), odd(b))));

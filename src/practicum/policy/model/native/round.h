@@ -5,20 +5,19 @@
 // spreads large ones over all 64 and, being orthogonal, changes no product of rows that are both
 // turned. (QuaRot, 2404.00456; within blocks, so that there is nothing to fold into other weights.)
 #pragma once
+#include <array>
 #include "matrix.h"
 
 constexpr int64_t SPREAD = 64;
 
 // For lanes i and i ^ STRIDE: their sum in the lower of both, their difference in the other.
 template <int STRIDE> static inline f32x16 butterfly(f32x16 v) {
-  __m512 other;
-  if (STRIDE == 1) other = _mm512_permute_ps((__m512)v, 0xb1);
-  if (STRIDE == 2) other = _mm512_permute_ps((__m512)v, 0x4e);
-  if (STRIDE == 4) other = _mm512_shuffle_f32x4((__m512)v, (__m512)v, 0xb1);
-  if (STRIDE == 8) other = _mm512_shuffle_f32x4((__m512)v, (__m512)v, 0x4e);
-  f32x16 sign;
-  for (int i = 0; i < 16; i++) sign[i] = i & STRIDE ? -1.f : 1.f;
-  return muladd(v, sign, (f32x16)other);
+  alignas(64) static constexpr auto SIGNS = [] {
+    std::array<float, 16> signs{};
+    for (int i = 0; i < 16; i++) signs[i] = i & STRIDE ? -1.f : 1.f;
+    return signs;
+  }();
+  return muladd(v, load(SIGNS.data()), opposite<STRIDE>(v));
 }
 
 static inline void spread(f32x16* v) {
@@ -31,24 +30,20 @@ static inline void spread(f32x16* v) {
 // A NaN or an infinity makes the scale one, so that it is not lost.
 static inline float quantise_row(const bf16* x, int64_t K, int8_t* out, float* room) {
   const int64_t width = Matrix::width_of_int8(K);
-  i32x16 largest_bits = {};
+  i32x16 largest_bits = splat(0);
   for (int64_t k = 0; k < width; k += SPREAD) {
     f32x16 v[4];
-    for (int i = 0; i < 4; i++) v[i] = k + 16 * i < K ? load_bf16(x + k + 16 * i) : f32x16{};
+    for (int i = 0; i < 4; i++) v[i] = k + 16 * i < K ? load_bf16(x + k + 16 * i) : splat(0.f);
     spread(v);
     for (int i = 0; i < 4; i++) {
       store(room + k + 16 * i, v[i]);
-      const i32x16 bits = (i32x16)v[i] & 0x7fffffff;  // ordered as the magnitudes are
-      largest_bits = (i32x16)_mm512_max_epi32((__m512i)largest_bits, (__m512i)bits);
+      largest_bits = maximum(largest_bits, as_words(v[i]) & 0x7fffffff);  // ordered as the magnitudes are
     }
   }
-  const int32_t bits = _mm512_reduce_max_epi32((__m512i)largest_bits);
+  const int32_t bits = largest(largest_bits);
   float most; memcpy(&most, &bits, 4);
   if (bits == 0) most = 127.f;
   const float factor = 127.f / most;
-  for (int64_t k = 0; k < width; k += 16) {
-    const __m512i whole = _mm512_cvtps_epi32((__m512)(load(room + k) * factor));
-    _mm_storeu_si128((__m128i*)(out + k), _mm512_cvtsepi32_epi8(whole));
-  }
+  for (int64_t k = 0; k < width; k += 16) store_i8(out + k, whole(load(room + k) * factor));
   return most / 127.f;
 }

@@ -4,7 +4,7 @@
 
 // Root-mean-square norm of D floats into bfloat16.
 static inline void norm_row(const float* x, const bf16* weight, bool plus_one, float eps, int64_t D, bf16* out) {
-  f32x16 squares = {};
+  f32x16 squares = splat(0.f);
   for (int64_t i = 0; i < D; i += 16) { const f32x16 v = load(x + i); squares = muladd(v, v, squares); }
   const float factor = 1.f / std::sqrt(sum(squares) / (float)D + eps);
   const float one = plus_one ? 1.f : 0.f;
@@ -33,7 +33,7 @@ static inline void rotate_heads(const float* x, const float* cos, const float* s
 constexpr int64_t VOCABULARY_BLOCK = 256;
 
 static inline void summarise(const float* logits, int64_t count, float* peak, float* total) {
-  f32x16 top = splat(-INFINITY), sums = {};
+  f32x16 top = splat(-INFINITY), sums = splat(0.f);
   int64_t i = 0;
   for (; i + 16 <= count; i += 16) top = maximum(top, load(logits + i));
   float rest[16]; std::fill(rest, rest + 16, -INFINITY);
