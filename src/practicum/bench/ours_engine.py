@@ -17,16 +17,18 @@ from pathlib import Path
 from typing import Any
 
 from practicum.bench.peers.engine_contender import Answer, claim_stdout, obey, player, say_absent
+from practicum.startup import lasting
 
 ANSWERS = claim_stdout() if __name__ == "__main__" else sys.stdout
 
-import torch  # noqa: E402
+with lasting():
+    import torch
 
-from practicum.bench.rollout_workload import ROWS  # noqa: E402
-from practicum.policy.engine.engine import Engine, EngineOptions  # noqa: E402
-from practicum.policy.model.tokens import Tokens  # noqa: E402
-from practicum.policy.model.weights import load_transformer  # noqa: E402
-from practicum.protocols import Sampling  # noqa: E402
+    from practicum.bench.rollout_workload import ROWS
+    from practicum.policy.engine.engine import Engine, EngineOptions
+    from practicum.policy.model.tokens import Tokens
+    from practicum.policy.model.weights import load_transformer
+    from practicum.sampling import Sampling
 
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 

@@ -56,7 +56,7 @@ def test_both_spellings_of_the_rotary_base_mean_the_same() -> None:
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"model_type": "phi3"}, r"'phi3'.*it runs llama, .*qwen3.*practicum\[vllm\].*vLLM"),
+        ({"model_type": "phi3"}, "'phi3'.*it computes llama, .*qwen3.*OpenAiPolicy"),
         ({"model_type": "gemma3"}, "'gemma3'.*gemma3_text"),
         ({"model_type": None}, "model_type"),
         ({"model_type": ["llama"]}, "model_type"),

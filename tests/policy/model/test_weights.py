@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from practicum.errors import UsageError
+from practicum.policy.model import weights
 from practicum.policy.model.weights import load_transformer, reset, save_transformer
 
 from .families import FAMILIES, VOCAB, reference, write_family
@@ -127,6 +128,15 @@ def test_shards_load_like_one_file(folder: Path, copied: Path) -> None:
     assert len(list(copied.glob("model-*.safetensors"))) > 1
     one, other = (dict(load_transformer(f).named_parameters()) for f in (folder, copied))
     assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_file_may_be_opened_anew_between_any_two_tensors(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = load_transformer(folder, torch.float32).state_dict()
+    monkeypatch.setattr(weights, "FORGOTTEN", 0)
+    for name, tensor in load_transformer(folder, torch.float32).state_dict().items():
+        assert torch.equal(tensor, before[name])
 
 
 def test_half_precision_files_load_exactly(copied: Path) -> None:

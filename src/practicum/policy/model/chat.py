@@ -11,8 +11,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
-from jinja2 import TemplateError
-
 from practicum.errors import UsageError
 
 Json = Mapping[str, Any]
@@ -34,6 +32,8 @@ def render_chat(
 
     `special` finds control strings. Raises UsageError if the template refuses.
     """
+    from jinja2 import TemplateError  # here, because it is slow to import
+
     mark = _unused_character(_strings([messages, tools]))
     quoted: list[str] = []
 

@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from transformers import AutoTokenizer
 
 from practicum.errors import UsageError
 from practicum.policy.model.family import Json, read_json, shape_from_config
@@ -56,6 +55,8 @@ def import_gguf(path: Path, folder: Path) -> None:
 
 
 def _save_tokenizer(path: Path, folder: Path) -> None:
+    from transformers import AutoTokenizer  # seconds to import, and only this needs it
+
     tokenizer: Any = AutoTokenizer.from_pretrained(  # pyright: ignore[reportUnknownMemberType]
         str(path.parent), gguf_file=path.name, local_files_only=True, trust_remote_code=False
     )

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+
+from tokenizers import Tokenizer
 
 NUM_BYTES = 256
 BLANK = "\N{LOWER ONE EIGHTH BLOCK}"
@@ -24,13 +25,12 @@ class TokenBytes:
         TokenBytes(tokenizer).of(token_id)  # b" the"
     """
 
-    def __init__(self, tokenizer: Any) -> None:
-        """`tokenizer` is one of transformers'."""
-        vocabulary: Mapping[str, int] = tokenizer.get_vocab()
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        vocabulary = tokenizer.get_vocab()
         symbols = byte_symbols()
-        added: Mapping[int, Any] = tokenizer.added_tokens_decoder
+        added = tokenizer.get_added_tokens_decoder()
         self._names = {token_id: name for name, token_id in vocabulary.items()}
-        self._added = {token_id: str(token.content).encode() for token_id, token in added.items()}
+        self._added = {token_id: token.content.encode() for token_id, token in added.items()}
         self._bytes: Mapping[str, int] | None = None
         if all(symbol in vocabulary for symbol in symbols):
             self._bytes = {symbol: byte for byte, symbol in enumerate(symbols)}

@@ -6,19 +6,22 @@ contains `<|im_end|>` is encoded as those ten characters; only the chat template
 
 from __future__ import annotations
 
+import functools
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-from transformers import AutoTokenizer
+from typing import TYPE_CHECKING
 
 from practicum.errors import UsageError
 from practicum.policy.model.chat import Json, render_chat
 from practicum.policy.model.family import read_json
 from practicum.policy.model.token_bytes import TokenBytes
+from practicum.policy.model.tokenizer_files import read_tokenizer
 from practicum.types import Message
+
+if TYPE_CHECKING:
+    from practicum.policy.model.chat_template import ChatTemplate
 
 END_TOKENS = (
     "<|im_end|>",
@@ -39,21 +42,29 @@ class Tokens:
     def __init__(self, folder: Path) -> None:
         """Load from a Hugging Face folder. No network, no remote code. Raises UsageError."""
         self.folder = folder
-        self._tokenizer = _load(folder)
-        # A tokenizer changes its own settings while encoding, and two threads use this one.
+        loaded = read_tokenizer(folder)
+        self._rules, self._roles, self._templates = loaded.rules, loaded.roles, loaded.templates
+        # Encoding changes the tokenizer's settings, and two threads use this one.
         self._lock = threading.Lock()
-        vocabulary: dict[str, int] = self._tokenizer.get_vocab()
+        self._compiled: dict[str, ChatTemplate] = {}
+        vocabulary = self._rules.get_vocab()
         self.largest_id = max(vocabulary.values())
-        self.eos_id: int | None = self._tokenizer.eos_token_id
+        self.eos_id = self._id_of("eos_token")
         """The one that training appends; None if the tokenizer has none."""
-        self.eos_ids = frozenset(_end_ids(folder, self._tokenizer, vocabulary))
+        added = self._rules.get_added_tokens_decoder().values()
+        control = sorted((token.content for token in added if token.special), key=len, reverse=True)
+        ends = {vocabulary[one] for one in END_TOKENS if one in control}
+        if self.eos_id is not None:
+            ends.add(self.eos_id)
+        self.eos_ids = frozenset(_declared_ends(folder) | ends)
         """All that end a completion."""
-        specials: list[str] = sorted(_special_strings(self._tokenizer), key=len, reverse=True)
-        self._special = re.compile("|".join(map(re.escape, specials))) if specials else None
-        self._bytes = TokenBytes(self._tokenizer)
-        added: list[int] = self._tokenizer("")["input_ids"]
-        self._start = [i for i in added[:1] if i == self._tokenizer.bos_token_id]
+        self._control = re.compile("|".join(map(re.escape, control))) if control else None
+        first = self._rules.encode("").ids[:1]
+        self._start = first if first == [self._id_of("bos_token")] else []
         """What the tokenizer puts before a text: its start token, or nothing."""
+
+    def _id_of(self, role: str) -> int | None:
+        return self._rules.token_to_id(self._roles[role]) if role in self._roles else None
 
     def render(self, messages: Sequence[Message]) -> list[int]:
         """Token ids of the prompt that makes the model speak next.
@@ -79,36 +90,29 @@ class Tokens:
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of sampled tokens, control tokens left out, spaces as they are."""
         with self._lock:
-            text: str = self._tokenizer.decode(
-                list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
-            )
-        return text
+            return self._rules.decode(list(token_ids), skip_special_tokens=True)
 
     def pieces(self) -> list[str]:
         """The text of every token id; control tokens by their names."""
-        names: list[str] = self._tokenizer.convert_ids_to_tokens(range(self.largest_id + 1))
-        return [self.decode([i]) or name for i, name in enumerate(names)]
+        ids = range(self.largest_id + 1)
+        return [self.decode([i]) or self._rules.id_to_token(i) or "" for i in ids]
 
     def _encode(self, text: str, *, act: bool) -> list[int]:
         with self._lock:
-            token_ids: list[int] = self._tokenizer.encode(
-                text, add_special_tokens=False, split_special_tokens=not act
-            )
-        return token_ids
+            if self._rules.encode_special_tokens == act:
+                self._rules.encode_special_tokens = not act
+            return self._rules.encode(text, add_special_tokens=False).ids
 
     def render_chat(
         self, messages: Sequence[Json], tools: Sequence[Json] | None = None
     ) -> list[int]:
         """Token ids of a chat, with tools where there are any, by the model's template."""
-        if not self._tokenizer.chat_template:
-            raise UsageError(
-                f"the tokenizer in {self.folder} has no chat template; use one `text` message, or "
-                "an instruction-tuned model"
-            )
+        if not messages:
+            raise UsageError("a chat needs at least one message")
         return render_chat(
             messages,
             tools,
-            special=self._special,
+            special=self._control,
             apply=self._apply,
             encode=lambda text, act: self._encode(text, act=act),
         )
@@ -117,38 +121,35 @@ class Tokens:
         """The bytes of one token; of a control token, those of its name."""
         return self._bytes.of(token_id)
 
+    @functools.cached_property
+    def _bytes(self) -> TokenBytes:
+        return TokenBytes(self._rules)
+
     def _apply(self, messages: Sequence[Json], tools: Sequence[Json] | None) -> str:
-        return self._tokenizer.apply_chat_template(
-            messages, tools=tools, tokenize=False, add_generation_prompt=True
-        )
+        from practicum.policy.model.chat_template import ChatTemplate  # jinja2 is slow to import
 
+        text = self._template_for(tools)
+        if text not in self._compiled:
+            self._compiled[text] = ChatTemplate(text, self._roles)
+        return self._compiled[text].render(messages, tools)
 
-def _load(folder: Path) -> Any:
-    if not any((folder / f"{name}.json").exists() for name in ("tokenizer", "tokenizer_config")):
+    def _template_for(self, tools: Sequence[Json] | None) -> str:
+        named = self._templates
+        if tools is not None and named.get("tool_use"):
+            return named["tool_use"]
+        if named.get("default"):
+            return named["default"]
+        has = f"only chat templates for {', '.join(sorted(named))}" if named else "no chat template"
         raise UsageError(
-            f"{folder} has no tokenizer.json and no tokenizer_config.json; copy them from the "
-            "model the weights come from"
+            f"the tokenizer in {self.folder} has {has}; use one `text` message, or an "
+            "instruction-tuned model"
         )
-    try:
-        return AutoTokenizer.from_pretrained(  # pyright: ignore[reportUnknownMemberType]
-            str(folder), local_files_only=True, trust_remote_code=False
-        )
-    except Exception as error:  # many types, from many tokenizer formats
-        raise UsageError(f"the tokenizer in {folder} does not load: {error}") from error
 
 
-def _special_strings(tokenizer: Any) -> set[str]:
-    added: Mapping[int, Any] = tokenizer.added_tokens_decoder
-    return {str(token.content) for token in added.values() if token.special}
-
-
-def _end_ids(folder: Path, tokenizer: Any, vocabulary: Mapping[str, int]) -> set[int]:
+def _declared_ends(folder: Path) -> set[int]:
     ends: set[int] = set()
     for name in ("generation_config.json", "config.json"):
         path = folder / name
         named = read_json(path).get("eos_token_id") if path.exists() else None
         ends.update(named if isinstance(named, list) else [named] if named is not None else [])  # pyright: ignore[reportUnknownArgumentType]
-    if tokenizer.eos_token_id is not None:
-        ends.add(tokenizer.eos_token_id)
-    special = _special_strings(tokenizer)
-    return ends | {vocabulary[token] for token in END_TOKENS if token in special}
+    return ends

@@ -10,8 +10,9 @@ import json
 import math
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -38,6 +39,9 @@ COMPANIONS = (
 )
 """Files that make weights usable; an export carries those that its source has."""
 
+FORGOTTEN = 1 << 28
+"""Most bytes of a file that stay in memory while it is read."""
+
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
@@ -52,13 +56,11 @@ def load_transformer(folder: Path, dtype: torch.dtype = torch.bfloat16) -> Trans
     _check_names(folder, set(files), {part.name for parts in table.values() for part in parts})
     model = Transformer(shape, dtype)
     parameters = dict(model.named_parameters())
-    with torch.no_grad():
+    with torch.no_grad(), _Files(files) as stored:
         for name, parts in table.items():
             rows = _rows(parameters[name], parts)
             for part, place in zip(parts, rows, strict=True):
-                path = files[part.name]
-                with _open(path) as reader:  # anew, so that what was read leaves memory again
-                    place.copy_(_read(reader, part, path))
+                place.copy_(stored.tensor(part))
     return model
 
 
@@ -156,6 +158,37 @@ def tensor_files(folder: Path) -> dict[str, Path]:
             raise UsageError(f"{index} names {path.name}, which is not in the folder")
         files[str(name)] = path  # pyright: ignore[reportUnknownArgumentType]
     return files
+
+
+class _Files:
+    """Stored tensors, one after the other.
+
+    A file is opened anew after every `FORGOTTEN` bytes, so that what was read leaves memory again.
+    """
+
+    def __init__(self, files: Mapping[str, Path]) -> None:
+        self._files = files
+        self._open = ExitStack()
+        self._path: Path | None = None
+        self._reader: Any = None
+        self._num_bytes = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def tensor(self, part: Part) -> Tensor:
+        """Valid until the next one is read."""
+        path = self._files[part.name]
+        if path != self._path or self._num_bytes > FORGOTTEN:
+            self._open.close()
+            self._path, self._reader, self._num_bytes = path, _open(path), 0
+            self._open.enter_context(self._reader)
+        tensor = _read(self._reader, part, path)
+        self._num_bytes += tensor.nbytes
+        return tensor
 
 
 def _open(path: Path) -> Any:
