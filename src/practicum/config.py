@@ -14,17 +14,14 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
+from practicum.config_engine import EngineConfig, Section
 from practicum.errors import UsageError, did_you_mean
 
 Algorithm = Literal["grpo", "dr_grpo"]
 GROUP_RELATIVE: frozenset[str] = frozenset(get_args(Algorithm))
 """Algorithms whose baseline is the group's own mean; they need at least two samples a group."""
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
 
 
 class ModelConfig(Section):
@@ -157,6 +154,7 @@ class RunConfig(Section):
     train: TrainConfig = TrainConfig()
     sft: SftConfig = SftConfig()
     domains: DomainsConfig = DomainsConfig()
+    engine: EngineConfig = EngineConfig()
     eval: EvalConfig = EvalConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     sandbox: SandboxConfig = SandboxConfig()
@@ -177,6 +175,11 @@ class RunConfig(Section):
             raise ValueError(
                 f"rollout.min_group_size ({self.rollout.min_group_size}) is above "
                 f"rollout.group_size ({self.rollout.group_size})"
+            )
+        if self.engine.kind == "openai-server" and self.sft.steps:
+            raise ValueError(
+                "sft.steps warms a model up, but engine.kind is 'openai-server', which takes no "
+                "weights; set sft.steps = 0"
             )
         return self
 

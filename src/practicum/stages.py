@@ -66,6 +66,7 @@ def supervise(config: RunConfig) -> Path:
         stack.enter_context(_stoppable("stopped; nothing was kept"))
         run = assemble(config, on_warm_up=_say_warm_up)
         stack.callback(run.close)
+        run.check_trainable()
         asyncio.run(_evaluate(run, folder, step=0))
         _export(run, folder)
         console.print(f"model: {folder.path / 'model'}", soft_wrap=True)
@@ -99,6 +100,7 @@ def _run(config: RunConfig, folder: RunFolder) -> None:
             warm_up=last is None,
         )
         stack.callback(run.close)
+        run.check_trainable()
         if not folder.vocabulary.exists():
             folder.write_vocabulary(run.pieces())
         store = TrajectoryStore(folder.trajectories)
@@ -114,6 +116,9 @@ def _run(config: RunConfig, folder: RunFolder) -> None:
         drop_later_evals(folder.evals, step)
         _check_history(store, metrics, step)
         log.event("started", step=step, policy=run.policy.name)
+        if run.caveat:
+            log.event("caveat", text=run.caveat)
+            console.print(f"note: {run.caveat}", soft_wrap=True, markup=False)
         bar = stack.enter_context(progress(config.train.steps, console))
 
         def checkpoint(done: int) -> None:
@@ -186,7 +191,7 @@ def _evaluation_steps(config: RunConfig) -> list[int]:
 
 def _restore(run: Run, folder: Path, state: Mapping[str, Any]) -> None:
     run.trainer.load(folder)
-    run.policy.publish(run.trainer.version)
+    run.publish()
     run.rollout_engine.next_slot = state["next_slot"]
     run.scheduler.curriculum.restore(state["curriculum"])
     run.env_qc.restore(state["env_qc"])

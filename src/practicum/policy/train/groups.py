@@ -17,7 +17,8 @@ from practicum.policy.train.advantages import has_spread
 from practicum.policy.train.aggregation import Totals
 from practicum.policy.train.algorithms import Algorithm
 from practicum.policy.train.batch import Attempt
-from practicum.types import Trajectory, Verdict
+from practicum.types import Trajectory
+from practicum.verdicts import Verdict
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ publication the trainer holds the policy's lock, so no token is ever sampled fro
 neither the old version nor the new one.
 
 What is left out: a KL term (`reference` must be None) and importance weights between behaviour and
-proximal policy. With `max_staleness = 0` the two agree up to rounding; the metrics say how well.
+proximal policy. With `max_staleness = 0` and an exact engine the two agree up to rounding; what any
+other engine samples is trained on as if they did. The metrics say how well they do.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ from practicum.policy.train.optim import AdamW, Schedule
 from practicum.policy.train.report import Round, step_metrics
 from practicum.policy.train.surrogate import PolicyPass, run_policy_pass
 from practicum.protocols import Metrics, Policy
-from practicum.types import Trajectory, Verdict, WeightVersion
+from practicum.types import Trajectory, WeightVersion
+from practicum.verdicts import Verdict
 
 
 @runtime_checkable
@@ -72,7 +74,8 @@ class RLTrainer:
         """
         assert temperature > 0, "greedy samples of a group are equal and teach nothing"
         assert max_response_tokens >= 1
-        self._model = model
+        self.model = model
+        """What is trained. A policy runs it, or a copy of it."""
         self._config = config
         self._algorithm = ALGORITHMS[config.algorithm]
         self._clip = Clip(config.clip_low, config.clip_high)
@@ -118,8 +121,8 @@ class RLTrainer:
             raise UsageError("KL to a reference is not supported yet: pass None as the reference")
         if not isinstance(policy, Publisher):
             raise UsageError(
-                f"{policy.name} cannot be trained: it has no lock and publish; train a policy "
-                "whose engine runs the trainer's model in this process"
+                f"{policy.name} cannot be trained: it takes no new weights; train an `Engine` that "
+                "runs the trainer's model, or a `Mirror` of it"
             )
         assert policy.version == self._version, (
             f"the policy runs version {policy.version}, the trainer holds {self._version}"
@@ -140,7 +143,7 @@ class RLTrainer:
         self, batch: Batch, work: Sequence[MicroBatch], proximal: Tensor | None
     ) -> PolicyPass:
         return run_policy_pass(
-            self._model,
+            self.model,
             self._masters,
             batch,
             work,

@@ -5,7 +5,7 @@ import pytest
 from practicum.errors import InfraError
 from practicum.policy.engine.adapters.answers import Answer, Asked, completion, token_versions
 from practicum.policy.model.tokens import Tokens
-from practicum.protocols import Sampling
+from practicum.sampling import Sampling
 from practicum.types import StopReason
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from practicum.errors import InfraError
 from practicum.policy.engine.adapters.exactness import Scale, measure, why_inexact
-from practicum.protocols import Sampling
+from practicum.sampling import Sampling
 
 LOGITS = {11: 3.0, 12: 1.0, 13: 0.5}
 

@@ -7,7 +7,7 @@ from policy.engine.adapters.fake_server import FakeServer, Json
 from practicum.errors import InfraError, UsageError
 from practicum.policy.engine.adapters.openai_server import OpenAiPolicy
 from practicum.policy.model.tokens import Tokens
-from practicum.protocols import Constraint, Sampling
+from practicum.sampling import Constraint, Sampling
 from practicum.types import Message, StopReason
 
 CHAT = "/v1/chat/completions"
@@ -55,7 +55,7 @@ async def test_a_chat_is_evaluated_without_a_tokenizer(server: FakeServer):
     assert body["messages"] == [{"role": m.role, "content": m.content} for m in chat]
     assert (body["max_tokens"], body["temperature"], body["seed"]) == (5, 0.3, 7)
     assert "top_k" not in body
-    assert not policy.trainable
+    assert policy.opaque is not None
     assert "tokenizer" in str(policy.why_not_trainable(Sampling(5)))
 
 
@@ -76,7 +76,7 @@ async def test_a_server_that_tells_tokens_and_log_probs_can_be_trained_on(
     serve_models(server, owned_by="vllm", max_model_len=64)
     server.routes[COMPLETIONS] = completed
     policy = await OpenAiPolicy.connect(server.url, tokens=tokens)
-    assert policy.trainable
+    assert policy.opaque is None
     assert policy.why_not_trainable(Sampling(3, temperature=0.5)) is None
     done = await policy.generate([5, 6], Sampling(3))
     assert done.token_ids == (7, 7, 7)
@@ -100,7 +100,7 @@ async def test_a_server_that_tells_too_little_is_for_evaluation_alone(
     serve_models(server, max_model_len=64)
     server.routes[COMPLETIONS] = without
     policy = await OpenAiPolicy.connect(server.url, tokens=tokens)
-    assert not policy.trainable
+    assert policy.opaque is not None
     assert reason in str(policy.why_not_trainable(Sampling(3)))
     done = await policy.generate([5], Sampling(3))
     assert done.text == "aaa"
@@ -143,6 +143,14 @@ async def test_a_model_that_is_not_served_is_named_with_what_is(server: FakeServ
     serve_models(server)
     with pytest.raises(UsageError, match="context length"):
         await OpenAiPolicy.connect(server.url)
+
+
+@pytest.mark.parametrize(("told", "own"), [(64, 100), (100, 64), (64, None), (None, 64)])
+async def test_the_shorter_of_the_servers_context_and_ones_own_holds(
+    server: FakeServer, told: int | None, own: int | None
+):
+    serve_models(server, max_model_len=told)
+    assert (await OpenAiPolicy.connect(server.url, context_length=own)).context_length == 64
 
 
 async def test_only_its_own_prompts_are_read_back(server: FakeServer):

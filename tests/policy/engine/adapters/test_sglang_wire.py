@@ -12,7 +12,7 @@ from practicum.errors import PolicyDead
 from practicum.policy.engine.adapters.exactness import Scale
 from practicum.policy.engine.adapters.sglang_server import SglangServer
 from practicum.policy.model.tokens import Tokens
-from practicum.protocols import Constraint, Sampling
+from practicum.sampling import Constraint, Sampling
 from practicum.types import StopReason
 
 
@@ -73,7 +73,7 @@ async def test_tokens_log_probs_and_versions_come_out(sglang: FakeServer, tokens
     assert done.logprobs[0] == done.top_logprobs[0][0][1]
     sent = sglang.bodies("/generate")[-1]
     assert sent["input_ids"] == [5, 6]
-    assert sent["extra_key"] == "version 4"
+    assert sent["extra_key"] == policy.weights.cache_key
     assert sent["sampling_params"]["sampling_seed"] == 9
     assert not sent["return_sampling_mask"]
 
@@ -133,7 +133,8 @@ async def test_new_weights_come_between_pause_and_continue(
 async def test_weights_can_be_broadcast_instead(sglang: FakeServer, tokens: Tokens):
     policy = await SglangServer.connect(sglang.url, tokens)
     async with policy.updating(1):
-        await policy.receive_weights({"a": (2, 3), "b": (4,)}, "bfloat16", "trainer")
+        assert isinstance(policy.wire, SglangServer)
+        await policy.wire.receive_weights({"a": (2, 3), "b": (4,)}, "bfloat16", "trainer")
     [body] = sglang.bodies("/update_weights_from_distributed")
     assert body["names"] == ["a", "b"]
     assert body["shapes"] == [[2, 3], [4]]

@@ -18,7 +18,9 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from policy.engine.adapters import vllm_exercise
-from policy.engine.adapters.vllm_exercise import COOL, LONG, PROMPTS, exercise
+from policy.engine.adapters.vllm_exercise import COOL, LONG, PROMPTS, exercise, plain
+from practicum import stages
+from practicum.config import load_recipe
 from practicum.errors import PracticumError
 from practicum.policy.engine import Engine
 from practicum.policy.engine.adapters.exactness import Scale
@@ -27,7 +29,7 @@ from practicum.policy.engine.adapters.vllm_server import VllmServer, launch_argu
 from practicum.policy.model.hub import fetch_model
 from practicum.policy.model.tokens import Tokens
 from practicum.policy.model.weights import load_transformer
-from practicum.protocols import Sampling
+from practicum.sampling import Sampling
 
 PYTHON = Path(__file__).parents[4] / ".peers" / "vllm" / "bin" / "python"
 SETTINGS = {
@@ -37,6 +39,7 @@ SETTINGS = {
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_SERVER_DEV_MODE": "1",
     "HF_HUB_OFFLINE": "1",
+    "PYTHONPATH": str(Path(__file__).parents[4] / "src"),
 }
 Done = dict[str, Any]
 
@@ -209,3 +212,30 @@ async def test_a_cancelled_call_leaves_the_server_idle(url: str, folder: Path):
     running = [line for line in metrics.splitlines() if "num_requests_running{" in line]
     assert [line.split()[-1] for line in running] == ["0.0"]
     await policy.close()
+
+
+def test_a_recipe_trains_with_its_rollouts_on_the_server(
+    url: str, folder: Path, new_folder: Path, tmp_path: Path
+):
+    async def served(then: Path | None) -> Done:
+        policy = await VllmServer.connect(url, Tokens(folder))
+        done = plain(await policy.generate(policy.tokens.encode(PROMPTS[0]), COOL))
+        if then is not None:
+            await policy.update_weights(then, 1)
+        await policy.close()
+        return done
+
+    asyncio.run(served(then=new_folder))  # the run must not begin with whatever is there
+    settings = {
+        **{"name": '"peer"', "output": f'"{tmp_path}"', "model.path": f'"{folder}"'},
+        **{"engine.kind": '"vllm-server"', "engine.url": f'"{url}"'},
+        **{"rollout.groups_per_step": "2", "rollout.group_size": "4", "train.steps": "2"},
+        **{"train.learning_rate": "5e-4", "train.warmup_steps": "0", "eval.tasks_per_domain": "0"},
+    }
+    run = stages.train(load_recipe("demo", settings))
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert sum(row["train/updates"] for row in rows) > 0, "nothing was learned"
+    assert max(row["train/logprob_gap"] for row in rows) < 0.15
+    done = asyncio.run(served(then=None))
+    gaps = [mean_gap(f, PROMPTS[0], done, COOL.temperature) for f in (run / "model", folder)]
+    assert gaps[0] < 0.1 < gaps[1]

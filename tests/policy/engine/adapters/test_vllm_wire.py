@@ -8,9 +8,10 @@ import pytest
 from policy.engine.adapters.fake_server import FakeServer, Json
 from practicum.errors import InfraError, PolicyDead, UsageError
 from practicum.policy.engine.adapters.exactness import Scale
+from practicum.policy.engine.adapters.vllm_process import check_options
 from practicum.policy.engine.adapters.vllm_server import VllmServer
 from practicum.policy.model.tokens import Tokens
-from practicum.protocols import Constraint, Sampling
+from practicum.sampling import Constraint, Sampling
 from practicum.types import StopReason
 
 GENERATE = "/inference/v1/generate"
@@ -74,7 +75,7 @@ async def test_tokens_go_in_and_tokens_come_out(server: FakeServer, tokens: Toke
     assert done.top_logprobs == (tuple(expected[:2]),) * 3
     sent = server.bodies(GENERATE)[-1]
     assert sent["token_ids"] == [5, 6]
-    assert sent["cache_salt"] == "version 4"
+    assert sent["cache_salt"] == policy.weights.cache_key
     words = sent["sampling_params"]
     assert words["seed"] == 5
     assert words["top_k"] == -1
@@ -133,6 +134,7 @@ async def test_new_weights_come_between_pause_and_resume(
 ):
     serve(server, device="cuda")
     policy = await VllmServer.connect(server.url, tokens)
+    old_key = policy.weights.cache_key
     server.calls.clear()
     await policy.update_weights(tiny_folder, 1)
     changes = [path for path in server.paths() if not path.startswith("/server_info")]
@@ -142,7 +144,7 @@ async def test_new_weights_come_between_pause_and_resume(
     assert server.bodies("/update_weight_version") == [{"new_version": "1"}]
     assert policy.version == 1
     await policy.generate([5], Sampling(3))
-    assert server.bodies(GENERATE)[-1]["cache_salt"] == "version 1"
+    assert server.bodies(GENERATE)[-1]["cache_salt"] == policy.weights.cache_key != old_key
 
 
 async def test_a_server_that_would_keep_its_old_head_is_not_updated(
@@ -180,3 +182,18 @@ async def test_what_the_server_lacks_is_said_with_the_flag_that_adds_it(
     server.routes[GENERATE] = lambda _: (403, {"error": {"message": "disabled"}})
     with pytest.raises(UsageError, match="--enable-scale-out"):
         await VllmServer.connect(server.url, tokens)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("max_model_length", "Did you mean 'max_model_len'"),
+        ("zzz", "`vllm.AsyncEngineArgs` has the list"),
+        ("logprobs_mode", "is set for you"),
+    ],
+)
+def test_an_option_that_vllm_does_not_have_or_that_is_ours_is_refused(name: str, message: str):
+    known = {"max_model_len", "logprobs_mode", "enforce_eager"}
+    check_options({"max_model_len": 64}, known)
+    with pytest.raises(UsageError, match=message):
+        check_options({name: 1}, known)

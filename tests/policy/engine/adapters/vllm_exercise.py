@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from practicum.errors import UsageError
+from practicum.policy.engine.adapters.remote import RemotePolicy
 from practicum.policy.engine.adapters.vllm_process import VllmPolicy
-from practicum.policy.engine.adapters.vllm_server import VllmServer
-from practicum.protocols import Completion, Constraint, Sampling
+from practicum.sampling import Completion, Constraint, Sampling
 
 PROMPTS = (
     "The capital of France is",
@@ -26,7 +26,7 @@ COOL = Sampling(32, temperature=0.8, seed=5, ignore_eos=True)
 LONG = Sampling(120, seed=1, ignore_eos=True)
 
 
-async def exercise(policy: VllmPolicy | VllmServer, new_folder: Path) -> dict[str, Any]:
+async def exercise(policy: RemotePolicy, new_folder: Path) -> dict[str, Any]:
     prompts = [policy.tokens.encode(prompt) for prompt in PROMPTS]
 
     async def all_of(sampling: Sampling) -> list[dict[str, Any]]:
@@ -69,7 +69,7 @@ async def _in_this_process(folder: Path, new_folder: Path) -> dict[str, Any]:
     try:
         return await exercise(policy, new_folder)
     finally:
-        policy.close()
+        await policy.close()
 
 
 if __name__ == "__main__":

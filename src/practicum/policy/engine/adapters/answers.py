@@ -14,7 +14,7 @@ from typing import Any
 from practicum.errors import InfraError
 from practicum.policy.engine.adapters.exactness import truncates
 from practicum.policy.model.tokens import Tokens
-from practicum.protocols import Completion, Sampling
+from practicum.sampling import Completion, Sampling
 from practicum.types import StopReason
 
 UNKNOWN = float("nan")

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from enum import StrEnum
 
 from practicum.errors import InfraError
-from practicum.protocols import Sampling
+from practicum.sampling import Sampling
 
 
 class Scale(StrEnum):

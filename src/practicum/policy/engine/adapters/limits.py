@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from practicum.errors import UsageError
-from practicum.protocols import Sampling
+from practicum.sampling import Sampling
 
 SEED_BITS = 63
 """Engines keep seeds as signed 64-bit integers."""

@@ -6,30 +6,36 @@ folder that the engine can read and has it loaded, and it refuses samples that c
 
 from __future__ import annotations
 
-import asyncio
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from practicum.errors import UsageError
-from practicum.policy.engine.adapters.updates import UpdatablePolicy
-from practicum.protocols import Completion, Sampling
+from practicum.policy.engine.adapters.home import Home
+from practicum.policy.engine.adapters.remote import RemotePolicy
+from practicum.sampling import Completion, Sampling
 from practicum.types import Message, WeightVersion
 
 
 class Mirror:
-    """Satisfies `protocols.Policy`, and `Publisher` of the trainer.
+    """Satisfies `protocols.Policy` on any event loop, and `Publisher` of the trainer.
 
     Example:
+        home = Home()
+        engine = home.run(VllmPolicy.start(folder))
         write = partial(save_transformer, model, source=folder, dtype=torch.bfloat16)
-        policy = Mirror(await VllmPolicy.start(folder), write)
+        policy = Mirror(engine, write, home)
     """
 
     def __init__(
-        self, engine: UpdatablePolicy, write: Callable[[Path], None], exchange: Path | None = None
+        self,
+        engine: RemotePolicy,
+        write: Callable[[Path], None],
+        home: Home,
+        exchange: Path | None = None,
     ) -> None:
-        """Call it where the event loop of the rollouts runs.
+        """`home` is where the engine was made.
 
         `write` puts the model into a folder that is there already, in Hugging Face form.
         `exchange` is where such folders are made: one that the engine can read, best in memory.
@@ -38,8 +44,8 @@ class Mirror:
         self.engine = engine
         self.lock = threading.RLock()
         self._write = write
+        self._home = home
         self._exchange = exchange or (memory if memory.is_dir() else Path(tempfile.gettempdir()))
-        self._loop = asyncio.get_running_loop()
 
     @property
     def name(self) -> str:
@@ -61,23 +67,18 @@ class Mirror:
         reason = self.engine.why_not_trainable(sampling)
         if reason is not None:
             raise UsageError(f"{self.name} cannot be trained with this sampling: {reason}")
-        return await self.engine.generate(prompt_ids, sampling)
+        return await self._home.call(self.engine.generate(prompt_ids, sampling))
 
     def publish(self, version: WeightVersion) -> None:
-        """Give the engine the model as it is now. Blocks, so call it from another thread."""
-        assert not _is_running_here(self._loop), "publish would wait for the loop that it blocks"
+        """Give the engine the model as it is now; blocks until it has taken it."""
         with tempfile.TemporaryDirectory(prefix="practicum-weights-", dir=self._exchange) as made:
             parent = Path(made)
             parent.chmod(0o755)  # the engine may be another user's
             folder = parent / f"version-{version}"
             folder.mkdir()
             self._write(folder)
-            update = self.engine.update_weights(folder, version)
-            asyncio.run_coroutine_threadsafe(update, self._loop).result()
+            self._home.run(self.engine.update_weights(folder, version))
 
-
-def _is_running_here(loop: asyncio.AbstractEventLoop) -> bool:
-    try:
-        return asyncio.get_running_loop() is loop
-    except RuntimeError:
-        return False
+    def close(self) -> None:
+        """Let go of the engine. Idempotent."""
+        self._home.run(self.engine.close())

@@ -27,25 +27,13 @@ from practicum.policy.engine.adapters.openai_probe import (
 from practicum.policy.engine.adapters.plain_text import as_ids, read_messages, write_messages
 from practicum.policy.engine.adapters.vllm_sampling import structured_outputs
 from practicum.policy.model.tokens import Tokens
-from practicum.protocols import Completion, Sampling
+from practicum.sampling import Completion, Sampling
 from practicum.types import Message, StopReason, WeightVersion
 
 CHAT = "/v1/chat/completions"
 
 
 @dataclass(frozen=True, slots=True)
-class _Facts:
-    """What `connect` found out."""
-
-    model: str
-    context_length: int
-    extended: bool
-    """Whether it takes what OpenAI's own servers do not: top_k and other fields of vLLM."""
-    scale: Scale
-    why_not_trainable: str | None
-    """None if sampled tokens and their log-probs are reported."""
-
-
 class OpenAiPolicy:
     """A policy behind an OpenAI-compatible server. Satisfies `protocols.Policy`.
 
@@ -53,13 +41,15 @@ class OpenAiPolicy:
         policy = await OpenAiPolicy.connect("http://127.0.0.1:8080", context_length=8192)
     """
 
-    def __init__(self, connection: Connection, tokens: Tokens | None, facts: _Facts) -> None:
-        """Use `connect`."""
-        self.name = facts.model
-        self.version = WeightVersion(0)
-        self.tokens = tokens
-        self._connection = connection
-        self._facts = facts
+    name: str
+    context_length: int
+    tokens: Tokens | None
+    connection: Connection
+    extended: bool
+    """Whether it takes what OpenAI's own servers do not: top_k and other fields of vLLM."""
+    scale: Scale
+    opaque: str | None
+    """Why nothing is known of the sampled tokens; None if they and their log-probs are reported."""
 
     @staticmethod
     async def connect(
@@ -72,37 +62,40 @@ class OpenAiPolicy:
     ) -> OpenAiPolicy:
         """Find out what the server offers.
 
-        `tokens` must be the tokenizer of the very model that is served. Raises UsageError if the
-        context length is neither given nor told by the server.
+        `tokens` must be the tokenizer of the very model that is served. `context_length` is a
+        limit of your own, or stands in for a server that does not tell its limit; UsageError if
+        there is neither.
         """
         connection = Connection(url, api_key=api_key)
         entry = await first_model(connection, model)
         name = str(entry["id"])
-        length = context_length or entry.get("max_model_len")
-        if not length:
+        lengths = [int(length) for length in (context_length, entry.get("max_model_len")) if length]
+        if not lengths:
             raise UsageError(f"{url} does not tell the context length of {name}; pass it")
-        extended = entry.get("owned_by") in ("vllm", "sglang", "practicum")
-        reason: str | None = "it is used without the tokenizer of its model"
+        opaque: str | None = "it is used without the tokenizer of its model"
         scale = Scale.NONE
         if tokens is not None:
-            reason = await why_opaque(connection, name)
-            if reason is None:
+            opaque = await why_opaque(connection, name)
+            if opaque is None:
                 scale = await measure(partial(likeliest, connection, name), engine=url)
-        facts = _Facts(name, int(length), extended, scale, reason)
-        return OpenAiPolicy(connection, tokens, facts)
+        await connection.close()  # it opens anew on the event loop of whoever asks
+        return OpenAiPolicy(
+            name=name,
+            context_length=min(lengths),
+            tokens=tokens,
+            connection=connection,
+            extended=entry.get("owned_by") in ("vllm", "sglang", "practicum"),
+            scale=scale,
+            opaque=opaque,
+        )
 
     @property
-    def context_length(self) -> int:
-        return self._facts.context_length
-
-    @property
-    def trainable(self) -> bool:
-        """Whether it reports the sampled tokens and what they were sampled with."""
-        return self._facts.why_not_trainable is None
+    def version(self) -> WeightVersion:
+        return WeightVersion(0)  # it takes no weights
 
     def why_not_trainable(self, sampling: Sampling) -> str | None:
         """Why completions of this sampling cannot be trained on; None if they can."""
-        return self._facts.why_not_trainable or why_inexact(self._facts.scale, sampling)
+        return self.opaque or why_inexact(self.scale, sampling)
 
     def render(self, messages: Sequence[Message]) -> list[int]:
         """Token ids, or the text as code points where there is no tokenizer."""
@@ -122,30 +115,30 @@ class OpenAiPolicy:
             largest_id=self.tokens.largest_id,
         )
         body: Json = {"prompt": list(prompt_ids), **self._body(sampling, self.tokens)}
-        if not self.trainable:
-            answer = await self._connection.post(COMPLETIONS, body)
+        if self.opaque is not None:
+            answer = await self.connection.post(COMPLETIONS, body)
             choice = only_choice(answer)
             return _told(choice, str(choice["text"]), self.tokens.encode(choice["text"]), sampling)
         body |= {"return_token_ids": True, "logprobs": 0}
-        answer = await self._connection.post(COMPLETIONS, body)
+        answer = await self.connection.post(COMPLETIONS, body)
         fills_context = len(prompt_ids) + sampling.max_new_tokens == self.context_length
         asked = Asked(sampling, self.version, fills_context)
         return completion(_read(answer), asked, self.tokens, engine=self.name)
 
     async def close(self) -> None:
         """Close the connection; the server goes on."""
-        await self._connection.close()
+        await self.connection.close()
 
     async def _generate_text(self, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:
         messages = read_messages(prompt_ids)
         body = self._body(sampling, None)
         if messages[0].role == "text":
             body["prompt"] = messages[0].content
-            choice = only_choice(await self._connection.post(COMPLETIONS, body))
+            choice = only_choice(await self.connection.post(COMPLETIONS, body))
             text = choice["text"] or ""
         else:
             body["messages"] = [{"role": m.role, "content": m.content} for m in messages]
-            choice = only_choice(await self._connection.post(CHAT, body))
+            choice = only_choice(await self.connection.post(CHAT, body))
             text = choice["message"]["content"] or ""
         return _told(choice, text, as_ids(text), sampling)
 
@@ -163,7 +156,7 @@ class OpenAiPolicy:
             body["stop"] = list(sampling.stop)
         if sampling.logit_bias:
             body["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias}
-        if self._facts.extended:
+        if self.extended:
             return body | _extended(sampling, tokens)
         _refuse_unknown(sampling, self.name)
         if sampling.constraint is not None:

@@ -13,27 +13,65 @@ import json
 import re
 import uuid
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 from practicum.errors import InfraError, UsageError
-from practicum.policy.engine.adapters.answers import Answer, Asked, completion
+from practicum.policy.engine.adapters.answers import Answer
 from practicum.policy.engine.adapters.connection import Connection, Json
-from practicum.policy.engine.adapters.exactness import Scale, measure, truncates, why_inexact
-from practicum.policy.engine.adapters.limits import check_request, wire_seed
+from practicum.policy.engine.adapters.exactness import Scale, measure, truncates
+from practicum.policy.engine.adapters.limits import wire_seed
 from practicum.policy.engine.adapters.models import first_model
+from practicum.policy.engine.adapters.remote import RemotePolicy
 from practicum.policy.engine.adapters.updates import Weights
 from practicum.policy.model.tokens import Tokens
-from practicum.protocols import Completion, Constraint, Sampling
-from practicum.types import Message, WeightVersion
+from practicum.sampling import Constraint, Sampling
 
 
 @dataclass(frozen=True, slots=True)
-class _Controls:
-    """Satisfies `updates.Controls`."""
+class SglangServer:
+    """Satisfies `remote.Wire`.
 
+    Example:
+        policy = await SglangServer.connect("http://127.0.0.1:30000", Tokens(folder))
+    """
+
+    name: str
     connection: Connection
+    tokens: Tokens
+
+    @staticmethod
+    async def connect(
+        url: str, tokens: Tokens, *, version: int = 0, api_key: str | None = None
+    ) -> RemotePolicy:
+        """Find out what the server runs and what its log-probs mean."""
+        connection = Connection(url, api_key=api_key)
+        model = await first_model(connection)
+        name = str(model["id"])
+        wire = SglangServer(name, connection, tokens)
+        await wire.label(version)
+
+        async def likeliest(temperature: float) -> Mapping[int | str, float]:
+            probe = Sampling(max_new_tokens=1, temperature=temperature, top_logprobs=8)
+            body = _body([0], probe, tokens, uuid.uuid4().hex, "probe")
+            rows = (await connection.post("/generate", body))["meta_info"]["output_top_logprobs"]
+            return {int(entry[1]): float(entry[0]) for entry in rows[0]}
+
+        follows = await measure(likeliest, engine=url) is Scale.DRAWN
+        scale = Scale.TEMPERED if follows else Scale.RAW  # RAW: SGLANG_RETURN_ORIGINAL_LOGPROB
+        length = int(model["max_model_len"])
+        return RemotePolicy(name, tokens, length, scale, Weights(name, version), wire)
+
+    async def ask(self, prompt_ids: Sequence[int], sampling: Sampling, cache_key: str) -> Answer:
+        request_id = uuid.uuid4().hex
+        body = _body(prompt_ids, sampling, self.tokens, request_id, cache_key)
+        try:
+            return _read(await self.connection.post("/generate", body))
+        except asyncio.CancelledError:
+            with contextlib.suppress(InfraError, UsageError):  # it notices a closed connection late
+                await asyncio.shield(self.connection.post("/abort_request", {"rid": request_id}))
+            raise
 
     async def pause(self) -> None:
         await self.connection.post("/pause_generation", {"mode": "in_place"})
@@ -48,96 +86,19 @@ class _Controls:
     async def give_up(self) -> None:
         await self.connection.post("/abort_request", {"abort_all": True})
 
+    def prepared(self, folder: Path) -> AbstractAsyncContextManager[Path]:
+        return nullcontext(folder)
 
-class SglangServer:
-    """A policy that an SGLang server runs. Satisfies `protocols.Policy` and `UpdatablePolicy`.
-
-    Example:
-        policy = await SglangServer.connect("http://127.0.0.1:30000", Tokens(folder))
-    """
-
-    def __init__(
-        self, connection: Connection, tokens: Tokens, model: Json, scale: Scale, weights: Weights
-    ) -> None:
-        """Use `connect`."""
-        self.name = str(model["id"])
-        self.tokens = tokens
-        self.scale = scale
-        self._connection = connection
-        self._context_length = int(model["max_model_len"])
-        self._weights = weights
-
-    @staticmethod
-    async def connect(
-        url: str, tokens: Tokens, *, version: int = 0, api_key: str | None = None
-    ) -> SglangServer:
-        """Find out what the server runs and what its log-probs mean."""
-        connection = Connection(url, api_key=api_key)
-        model = await first_model(connection)
-        await _Controls(connection).label(version)
-
-        async def ask(temperature: float) -> Mapping[int | str, float]:
-            probe = Sampling(max_new_tokens=1, temperature=temperature, top_logprobs=8)
-            body = _body([0], probe, tokens, uuid.uuid4().hex, version)
-            rows = (await connection.post("/generate", body))["meta_info"]["output_top_logprobs"]
-            return {int(entry[1]): float(entry[0]) for entry in rows[0]}
-
-        follows = await measure(ask, engine=url) is Scale.DRAWN
-        scale = Scale.TEMPERED if follows else Scale.RAW  # RAW: SGLANG_RETURN_ORIGINAL_LOGPROB
-        return SglangServer(connection, tokens, model, scale, Weights(str(model["id"]), version))
-
-    @property
-    def version(self) -> WeightVersion:
-        return self._weights.version
-
-    @property
-    def context_length(self) -> int:
-        return self._context_length
-
-    def why_not_trainable(self, sampling: Sampling) -> str | None:
-        return why_inexact(self.scale, sampling)
-
-    def render(self, messages: Sequence[Message]) -> list[int]:
-        return self.tokens.render(messages)
-
-    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:
-        """Sample one completion; see `protocols.Policy.generate`."""
-        check_request(
-            prompt_ids,
-            sampling,
-            name=self.name,
-            context_length=self.context_length,
-            largest_id=self.tokens.largest_id,
-        )
-        version = await self._weights.enter()
-        request_id = uuid.uuid4().hex
-        body = _body(prompt_ids, sampling, self.tokens, request_id, version)
-        try:
-            answer = await self._connection.post("/generate", body)
-        except asyncio.CancelledError:
-            with contextlib.suppress(InfraError, UsageError):  # it notices a closed connection late
-                await asyncio.shield(self._connection.post("/abort_request", {"rid": request_id}))
-            raise
-        fills_context = len(prompt_ids) + sampling.max_new_tokens == self.context_length
-        asked = Asked(sampling, version, fills_context)
-        return completion(_read(answer), asked, self.tokens, engine=self.name)
-
-    def updating(self, version: int) -> AbstractAsyncContextManager[None]:
-        """Around any transport of new weights."""
-        return self._weights.changing(version, _Controls(self._connection))
-
-    async def update_weights(self, folder: Path, version: int) -> None:
-        """Load a folder that the server can read; see `UpdatablePolicy.update_weights`."""
-        async with self.updating(version):
-            await self._update("/update_weights_from_disk", {"model_path": str(folder.absolute())})
+    async def load(self, folder: Path) -> None:
+        await self._update("/update_weights_from_disk", {"model_path": str(folder.absolute())})
 
     async def receive_weights(
         self, shapes: Mapping[str, tuple[int, ...]], dtype: str, group: str
     ) -> None:
         """Take the named tensors, in this order, as rank 0 of a process group broadcasts them.
 
-        To be awaited inside `updating`, beside the broadcast. The group is made by SGLang's
-        `/init_weights_update_group`.
+        To be awaited inside `RemotePolicy.updating`, beside the broadcast. The group is made by
+        SGLang's `/init_weights_update_group`.
         """
         body: Json = {
             "names": list(shapes),
@@ -150,17 +111,17 @@ class SglangServer:
     async def _update(self, path: str, body: Json) -> None:
         # Requests under way keep their keys, and new ones have a cache key of their own: the cache
         # need not be emptied, which SGLang refuses while requests are paused in place.
-        answer = await self._connection.post(path, {**body, "flush_cache": False})
+        answer = await self.connection.post(path, {**body, "flush_cache": False})
         if not answer.get("success", False):
             raise InfraError(f"{self.name} did not take the weights: {answer.get('message')}")
 
     async def close(self) -> None:
         """Close the connection; the server goes on."""
-        await self._connection.close()
+        await self.connection.close()
 
 
 def _body(
-    prompt_ids: Sequence[int], sampling: Sampling, tokens: Tokens, request_id: str, version: int
+    prompt_ids: Sequence[int], sampling: Sampling, tokens: Tokens, request_id: str, cache_key: str
 ) -> Json:
     return {
         "rid": request_id,
@@ -169,7 +130,7 @@ def _body(
         "return_logprob": True,
         "top_logprobs_num": sampling.top_logprobs,
         "return_sampling_mask": truncates(sampling),
-        "extra_key": f"version {version}",  # no keys of older weights
+        "extra_key": cache_key,
         "stream": False,
     }
 

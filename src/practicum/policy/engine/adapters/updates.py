@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import uuid
 from collections.abc import AsyncGenerator
-from pathlib import Path
 from typing import Protocol
 
 from practicum.errors import InfraError, PolicyDead, UsageError
-from practicum.protocols import Policy, Sampling
 from practicum.types import WeightVersion
 
 
@@ -36,27 +35,13 @@ class Controls(Protocol):
         ...
 
 
-class UpdatablePolicy(Policy, Protocol):
-    """An engine elsewhere that takes new weights. What `Mirror` keeps equal to a model here."""
-
-    def why_not_trainable(self, sampling: Sampling) -> str | None:
-        """Why completions of this sampling cannot be trained on; None if they can."""
-        ...
-
-    async def update_weights(self, folder: Path, version: int) -> None:
-        """Load a Hugging Face folder, which the engine can read, as `version`.
-
-        Raises UsageError if the engine cannot be updated at all, and PolicyDead if it failed on the
-        way, after which nothing more is sampled.
-        """
-        ...
-
-
 class Weights:
     """Which version an engine runs, and the door that is closed while it changes."""
 
     def __init__(self, name: str, version: int) -> None:
         self.version = WeightVersion(version)
+        self.cache_key = uuid.uuid4().hex
+        """What an engine shares keys and values by: no other weights have it, of whatever run."""
         self._name = name
         self._change: asyncio.Future[None] | None = None
         self._failure: BaseException | None = None
@@ -85,6 +70,7 @@ class Weights:
                 yield
                 await controls.label(version)
                 self.version = WeightVersion(version)
+                self.cache_key = uuid.uuid4().hex
                 await controls.resume()
             except BaseException as error:
                 self._failure = error

@@ -8,30 +8,79 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import uuid
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from practicum.errors import InfraError, PolicyDead, UsageError
-from practicum.policy.engine.adapters.answers import Answer, Asked, TopLogprobs, completion
-from practicum.policy.engine.adapters.exactness import Scale, why_inexact
+from practicum.errors import InfraError, PolicyDead, UsageError, did_you_mean
+from practicum.policy.engine.adapters.answers import Answer, TopLogprobs
+from practicum.policy.engine.adapters.exactness import Scale
 from practicum.policy.engine.adapters.folders import with_separate_head
-from practicum.policy.engine.adapters.limits import check_request
+from practicum.policy.engine.adapters.remote import RemotePolicy
 from practicum.policy.engine.adapters.updates import Weights
 from practicum.policy.engine.adapters.vllm_sampling import vllm_sampling
 from practicum.policy.engine.adapters.vllm_server import reload_call
 from practicum.policy.model.tokens import Tokens
-from practicum.protocols import Completion, Sampling
-from practicum.types import Message, WeightVersion
+from practicum.sampling import Sampling
+
+OURS = frozenset({"model", "tokenizer", "logprobs_mode"})
+"""Arguments of vLLM that are not for the caller to choose."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Controls:
-    """Satisfies `updates.Controls`."""
+class VllmPolicy:
+    """Satisfies `remote.Wire`.
 
+    Example:
+        policy = await VllmPolicy.start(folder, options={"max_model_len": 4096})
+        await policy.update_weights(new_folder, version=1)
+        await policy.close()
+    """
+
+    name: str
     engine: Any
+    tokens: Tokens
+
+    @staticmethod
+    async def start(
+        folder: Path, *, version: int = 0, options: Mapping[str, Any] | None = None
+    ) -> RemotePolicy:
+        """Load a Hugging Face folder; `options` are those of `vllm.AsyncEngineArgs`.
+
+        The engine belongs to the event loop that runs now. Raises UsageError without vLLM, and for
+        an option that it does not have.
+        """
+        try:
+            from vllm import AsyncEngineArgs  # pyright: ignore[reportMissingImports]
+            from vllm.v1.engine.async_llm import AsyncLLM  # pyright: ignore[reportMissingImports]
+        except ImportError as error:
+            raise UsageError(
+                f"vLLM cannot be imported ({error}); install practicum[vllm], or use a server"
+            ) from error
+        options = options or {}
+        check_options(options, {field.name for field in dataclasses.fields(AsyncEngineArgs)})
+        tokens = Tokens(folder)
+        with with_separate_head(folder) as loaded:
+            arguments = {
+                **options,
+                "model": str(loaded),
+                "tokenizer": str(folder),
+                "logprobs_mode": "processed_logprobs",  # at the temperature of sampling
+            }
+            try:
+                engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
+            except ValueError as error:
+                given = dict(options) or "its default options"
+                raise UsageError(f"vLLM refuses {folder} with {given}: {error}") from error
+        wire, length = VllmPolicy(folder.name, engine, tokens), engine.model_config.max_model_len
+        await wire.label(version)
+        weights = Weights(folder.name, version)
+        return RemotePolicy(folder.name, tokens, int(length), Scale.DRAWN, weights, wire)
+
+    async def ask(self, prompt_ids: Sequence[int], sampling: Sampling, cache_key: str) -> Answer:
+        prompt = {"prompt_token_ids": list(prompt_ids), "cache_salt": cache_key}
+        return _read(await self._run(prompt, sampling), sampling.top_logprobs)
 
     async def pause(self) -> None:
         await self.engine.pause_generation(mode="keep")
@@ -45,95 +94,17 @@ class _Controls:
     async def give_up(self) -> None:
         await self.engine.pause_generation(mode="abort")
 
-
-class VllmPolicy:
-    """A policy that vLLM runs for us. Satisfies `protocols.Policy` and `UpdatablePolicy`.
-
-    Example:
-        policy = await VllmPolicy.start(folder, options={"max_model_len": 4096})
-        await policy.update_weights(new_folder, version=1)
-        policy.close()
-    """
-
-    def __init__(self, engine: Any, tokens: Tokens, name: str, version: int) -> None:
-        """Use `start`."""
-        self.name = name
-        self.tokens = tokens
-        self._engine = engine
-        self._context_length = int(engine.model_config.max_model_len)
-        self._weights = Weights(name, version)
-
-    @staticmethod
-    async def start(
-        folder: Path, *, version: int = 0, options: Mapping[str, Any] | None = None
-    ) -> VllmPolicy:
-        """Load a Hugging Face folder; `options` are those of `vllm.AsyncEngineArgs`.
-
-        The engine belongs to the event loop that runs now. Raises UsageError without vLLM.
-        """
-        try:
-            from vllm import AsyncEngineArgs  # pyright: ignore[reportMissingImports]
-            from vllm.v1.engine.async_llm import AsyncLLM  # pyright: ignore[reportMissingImports]
-        except ImportError as error:
-            raise UsageError(
-                f"vLLM cannot be imported ({error}); install practicum[vllm], or use a server"
-            ) from error
-        tokens = Tokens(folder)
+    @contextlib.asynccontextmanager
+    async def prepared(self, folder: Path) -> AsyncGenerator[Path]:
         with with_separate_head(folder) as loaded:
-            arguments = {
-                **(options or {}),
-                "model": str(loaded),
-                "tokenizer": str(folder),
-                "logprobs_mode": "processed_logprobs",  # at the temperature of sampling
-            }
-            engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
-        await _Controls(engine).label(version)
-        return VllmPolicy(engine, tokens, folder.name, version)
+            yield loaded
 
-    @property
-    def version(self) -> WeightVersion:
-        return self._weights.version
+    async def load(self, folder: Path) -> None:
+        await self.engine.collective_rpc(**reload_call(folder))
 
-    @property
-    def context_length(self) -> int:
-        return self._context_length
-
-    def why_not_trainable(self, sampling: Sampling) -> str | None:
-        return why_inexact(Scale.DRAWN, sampling)
-
-    def render(self, messages: Sequence[Message]) -> list[int]:
-        return self.tokens.render(messages)
-
-    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:
-        """Sample one completion; see `protocols.Policy.generate`. Cancelling it frees its place."""
-        check_request(
-            prompt_ids,
-            sampling,
-            name=self.name,
-            context_length=self.context_length,
-            largest_id=self.tokens.largest_id,
-        )
-        version = await self._weights.enter()
-        prompt = {"prompt_token_ids": list(prompt_ids), "cache_salt": f"version {version}"}
-        final = await self._run(prompt, sampling)
-        fills_context = len(prompt_ids) + sampling.max_new_tokens == self.context_length
-        asked = Asked(sampling, version, fills_context)
-        answer = _read(final, sampling.top_logprobs)
-        return completion(answer, asked, self.tokens, engine=self.name)
-
-    def updating(self, version: int) -> AbstractAsyncContextManager[None]:
-        """Around any transport of new weights, such as vLLM's `TrainerWeightTransferEngine`."""
-        return self._weights.changing(version, _Controls(self._engine))
-
-    async def update_weights(self, folder: Path, version: int) -> None:
-        """Load a folder; see `UpdatablePolicy.update_weights`."""
-        with with_separate_head(folder) as loaded:
-            async with self.updating(version):
-                await self._engine.collective_rpc(**reload_call(loaded))
-
-    def close(self) -> None:
+    async def close(self) -> None:
         """End vLLM's processes. Idempotent."""
-        self._engine.shutdown()
+        self.engine.shutdown()
 
     async def _run(self, prompt: Mapping[str, Any], sampling: Sampling) -> Any:
         """The final `RequestOutput`."""
@@ -145,7 +116,7 @@ class VllmPolicy:
 
         final: Any = None
         try:
-            outputs = self._engine.generate(
+            outputs = self.engine.generate(
                 prompt, _parameters(sampling, self.tokens), uuid.uuid4().hex
             )
             async with contextlib.aclosing(outputs) as stream:
@@ -159,6 +130,17 @@ class VllmPolicy:
             raise UsageError(f"vLLM refuses the request to {self.name}: {error}") from error
         assert final is not None, "vLLM ended a request without a word"
         return final
+
+
+def check_options(options: Mapping[str, Any], known: set[str]) -> None:
+    """Raises UsageError for an option that vLLM does not have, or that is not the caller's."""
+    for name in options:
+        if name in OURS:
+            raise UsageError(f"{name} of vLLM is set for you; leave it out of its options")
+        if name not in known:
+            hint = did_you_mean(name, known)
+            hint = hint if hint.startswith(" Did") else " `vllm.AsyncEngineArgs` has the list."
+            raise UsageError(f"vLLM has no option {name!r}.{hint}")
 
 
 def _parameters(sampling: Sampling, tokens: Tokens) -> Any:

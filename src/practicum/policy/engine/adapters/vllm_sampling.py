@@ -11,7 +11,7 @@ from typing import Any
 
 from practicum.policy.engine.adapters.limits import wire_seed
 from practicum.policy.model.tokens import Tokens
-from practicum.protocols import Constraint, Sampling
+from practicum.sampling import Constraint, Sampling
 
 
 def vllm_sampling(sampling: Sampling, tokens: Tokens) -> dict[str, Any]:

@@ -8,25 +8,23 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from practicum.errors import UsageError
-from practicum.policy.engine.adapters.answers import Answer, Asked, TopLogprobs, completion
+from practicum.policy.engine.adapters.answers import Answer, TopLogprobs
 from practicum.policy.engine.adapters.connection import Connection, Json
-from practicum.policy.engine.adapters.exactness import Scale, measure, why_inexact
+from practicum.policy.engine.adapters.exactness import measure
 from practicum.policy.engine.adapters.folders import has_separate_head, with_separate_head
-from practicum.policy.engine.adapters.limits import check_request
 from practicum.policy.engine.adapters.models import first_model
 from practicum.policy.engine.adapters.openai_probe import only_choice
+from practicum.policy.engine.adapters.remote import RemotePolicy
 from practicum.policy.engine.adapters.updates import Weights
 from practicum.policy.engine.adapters.vllm_sampling import vllm_sampling
 from practicum.policy.model.tokens import Tokens
-from practicum.protocols import Completion, Sampling
-from practicum.types import Message, WeightVersion
+from practicum.sampling import Sampling
 
 GENERATE = "/inference/v1/generate"
 
@@ -42,10 +40,55 @@ def launch_arguments(model: Path, port: int) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Controls:
-    """Satisfies `updates.Controls`."""
+class VllmServer:
+    """Satisfies `remote.Wire`.
 
+    Example:
+        policy = await VllmServer.connect("http://127.0.0.1:8000", Tokens(folder))
+        await policy.update_weights(new_folder, version=1)
+    """
+
+    name: str
     connection: Connection
+    tokens: Tokens
+
+    @staticmethod
+    async def connect(
+        url: str, tokens: Tokens, *, version: int = 0, api_key: str | None = None
+    ) -> RemotePolicy:
+        """Find out what the server runs and what its log-probs mean.
+
+        Raises UsageError for a server that was not started as `launch_arguments` says.
+        """
+        connection = Connection(url, api_key=api_key)
+        model = await first_model(connection)
+        name = str(model["id"])
+        wire = VllmServer(name, connection, tokens)
+        with contextlib.suppress(UsageError):  # its weights cannot be changed: any label will do
+            await wire.label(version)
+
+        async def likeliest(temperature: float) -> Mapping[int | str, float]:
+            probe = Sampling(max_new_tokens=1, temperature=temperature, top_logprobs=8)
+            body: Json = {"token_ids": [0], "sampling_params": vllm_sampling(probe, tokens)}
+            choice = only_choice(await connection.post(GENERATE, body))
+            likeliest = choice["logprobs"]["content"][0]["top_logprobs"]
+            return {entry["token_id"]: entry["logprob"] for entry in likeliest}
+
+        try:
+            scale = await measure(likeliest, engine=url)
+        except UsageError as error:
+            raise UsageError(f"{error}. Start vLLM with `--enable-scale-out`") from error
+        length = int(model["max_model_len"])
+        return RemotePolicy(name, tokens, length, scale, Weights(name, version), wire)
+
+    async def ask(self, prompt_ids: Sequence[int], sampling: Sampling, cache_key: str) -> Answer:
+        body: Json = {
+            "request_id": uuid.uuid4().hex,
+            "token_ids": list(prompt_ids),
+            "sampling_params": vllm_sampling(sampling, self.tokens),
+            "cache_salt": cache_key,
+        }
+        return _read(await self.connection.post(GENERATE, body), sampling.top_logprobs)
 
     async def pause(self) -> None:
         try:
@@ -62,104 +105,25 @@ class _Controls:
     async def give_up(self) -> None:
         await self.connection.post("/abort_requests", {})
 
-
-class VllmServer:
-    """A policy that a vLLM server runs. Satisfies `protocols.Policy` and `UpdatablePolicy`.
-
-    Example:
-        policy = await VllmServer.connect("http://127.0.0.1:8000", Tokens(folder))
-        await policy.update_weights(new_folder, version=1)
-    """
-
-    def __init__(
-        self, connection: Connection, tokens: Tokens, model: Json, scale: Scale, weights: Weights
-    ) -> None:
-        """Use `connect`."""
-        self.name = str(model["id"])
-        self.tokens = tokens
-        self.scale = scale
-        self._connection = connection
-        self._context_length = int(model["max_model_len"])
-        self._weights = weights
-
-    @staticmethod
-    async def connect(
-        url: str, tokens: Tokens, *, version: int = 0, api_key: str | None = None
-    ) -> VllmServer:
-        """Find out what the server runs and what its log-probs mean.
-
-        Raises UsageError for a server that was not started as `launch_arguments` says.
-        """
-        connection = Connection(url, api_key=api_key)
-        model = await first_model(connection)
-        with contextlib.suppress(UsageError):  # its weights cannot be changed: any label will do
-            await _Controls(connection).label(version)
-
-        async def ask(temperature: float) -> Mapping[int | str, float]:
-            probe = Sampling(max_new_tokens=1, temperature=temperature, top_logprobs=8)
-            body: Json = {"token_ids": [0], "sampling_params": vllm_sampling(probe, tokens)}
-            choice = only_choice(await connection.post(GENERATE, body))
-            likeliest = choice["logprobs"]["content"][0]["top_logprobs"]
-            return {entry["token_id"]: entry["logprob"] for entry in likeliest}
-
-        try:
-            scale = await measure(ask, engine=url)
-        except UsageError as error:
-            raise UsageError(f"{error}. Start vLLM with `--enable-scale-out`") from error
-        return VllmServer(connection, tokens, model, scale, Weights(str(model["id"]), version))
-
-    @property
-    def version(self) -> WeightVersion:
-        return self._weights.version
-
-    @property
-    def context_length(self) -> int:
-        return self._context_length
-
-    def why_not_trainable(self, sampling: Sampling) -> str | None:
-        return why_inexact(self.scale, sampling)
-
-    def render(self, messages: Sequence[Message]) -> list[int]:
-        return self.tokens.render(messages)
-
-    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:
-        """Sample one completion; see `protocols.Policy.generate`."""
-        check_request(
-            prompt_ids,
-            sampling,
-            name=self.name,
-            context_length=self.context_length,
-            largest_id=self.tokens.largest_id,
-        )
-        version = await self._weights.enter()
-        body: Json = {
-            "request_id": uuid.uuid4().hex,
-            "token_ids": list(prompt_ids),
-            "sampling_params": vllm_sampling(sampling, self.tokens),
-            "cache_salt": f"version {version}",  # no keys of older weights
-        }
-        answer = _read(await self._connection.post(GENERATE, body), sampling.top_logprobs)
-        fills_context = len(prompt_ids) + sampling.max_new_tokens == self.context_length
-        asked = Asked(sampling, version, fills_context)
-        return completion(answer, asked, self.tokens, engine=self.name)
-
-    def updating(self, version: int) -> AbstractAsyncContextManager[None]:
-        """Around any transport of new weights, such as vLLM's `TrainerWeightTransferEngine`."""
-        return self._weights.changing(version, _Controls(self._connection))
-
-    async def update_weights(self, folder: Path, version: int) -> None:
-        """Load a folder that the server can read; see `UpdatablePolicy.update_weights`."""
+    @contextlib.asynccontextmanager
+    async def prepared(self, folder: Path) -> AsyncGenerator[Path]:
         with contextlib.ExitStack() as stack:
             if await self._keeps_head(folder):
                 folder = stack.enter_context(with_separate_head(folder))
-            async with self.updating(version):
-                await self._connection.post("/collective_rpc", reload_call(folder))
+            yield folder
+
+    async def load(self, folder: Path) -> None:
+        await self.connection.post("/collective_rpc", reload_call(folder))
+
+    async def close(self) -> None:
+        """Close the connection; the server goes on."""
+        await self.connection.close()
 
     async def _keeps_head(self, folder: Path) -> bool:
         """Whether the server would miss a new head; see `folders.with_separate_head`."""
         if has_separate_head(folder):
             return False
-        info = await self._connection.get("/server_info", {"config_format": "json"})
+        info = await self.connection.get("/server_info", {"config_format": "json"})
         config = info["vllm_config"]
         if config["device_config"].get("device") != "cpu":
             return False
@@ -170,10 +134,6 @@ class VllmServer:
                 "the folder that `with_separate_head` makes"
             )
         return True
-
-    async def close(self) -> None:
-        """Close the connection; the server goes on."""
-        await self._connection.close()
 
 
 def reload_call(folder: Path) -> Json:
