@@ -111,8 +111,9 @@ class Play:
             for place in range(len(sequence.pages)):
                 if len(self.free) > 8 and self.draw.random() < 0.03:
                     old, new = sequence.pages[place], self._new_page()
-                    step.swap_out.append((old, len(step.swap_out)))
-                    step.swap_in.append((len(step.swap_in), new))
+                    slot = len(step.swap_in)
+                    self.runner.store.save(old, slot)
+                    step.swap_in.append((slot, new))
                     sequence.pages[place] = new
                     self._leave(old)
 

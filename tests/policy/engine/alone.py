@@ -27,7 +27,7 @@ from practicum.policy.model.paged import PAGE
 from practicum.policy.model.tiny import tiny_config, write_tiny
 from practicum.policy.model.tokens import Tokens
 from practicum.policy.model.transformer import Transformer
-from practicum.protocols import Completion, Sampling
+from practicum.sampling import Completion, Sampling
 
 CONTEXT = 256
 

@@ -10,15 +10,18 @@ import contextlib
 import random
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from practicum.errors import InfraError
 from practicum.policy.engine.constraint import Grammars
 from practicum.policy.engine.core import Core
 from practicum.policy.engine.ending import Ending
 from practicum.policy.engine.kv_policy import KvPolicy
 from practicum.policy.engine.live import Live
+from practicum.policy.engine.page_store import PageStore
 from practicum.policy.engine.penalties import seen_for
 from practicum.policy.engine.request import Request
 from practicum.policy.engine.runner import Runner
@@ -27,7 +30,7 @@ from practicum.policy.engine.speculation import History, PromptLookup, View
 from practicum.policy.engine.step import Step
 from practicum.policy.engine.uniforms import Stream
 from practicum.policy.model.tokens import Tokens
-from practicum.protocols import Delta, Sampling
+from practicum.sampling import Delta, Sampling
 from practicum.types import StopReason, WeightVersion
 
 from .alone import CONTEXT, set_weights, small
@@ -48,6 +51,17 @@ class Recorder(Runner):
         return super().run(step)
 
     versions: dict[Request, list[int]]
+
+
+class SmallDisk(PageStore):
+    """It has room for some slots and no more."""
+
+    room: int
+
+    def save(self, page: int, slot: int, *, exact: bool = True) -> None:
+        if slot >= self.room:
+            raise InfraError("cannot swap keys and values to disk: it is full")
+        super().save(page, slot, exact=exact)
 
 
 class Eager:
@@ -90,14 +104,23 @@ class Busy:
     kv: KvPolicy = field(default_factory=KvPolicy)
     num_exact: int | None = None
     context: int = CONTEXT
+    swap_folder: Path | None = None
+    room: int | None = None
+    """Pages that fit outside the pool; None for any number"""
     lives: list[Live] = field(default_factory=list[Live])
     told: dict[Live, list[Delta]] = field(default_factory=dict[Live, list[Delta]])
 
     def __post_init__(self) -> None:
         model = small(self.dtype, context=self.context)
         num_pages = self.limits["num_pages"]
-        self.recorder = Recorder(model, num_pages, kv=self.kv, num_exact=self.num_exact)
+        self.recorder = Recorder(model, num_pages, self.swap_folder, self.kv, self.num_exact)
         self.recorder.versions = {}
+        if self.room is not None:
+            store = SmallDisk(
+                model.shape, num_pages, model.dtype, self.kv, self.num_exact, self.swap_folder
+            )
+            store.room = self.room
+            self.recorder.store = store
         self.scheduler = Scheduler(**self.limits, blocks=self.kv.blocks)
         self.eager = Eager(self.rng)
         self.core = Core(self.recorder, self.scheduler, self.eager)  # pyright: ignore

@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from practicum.policy.engine import Engine
-from practicum.protocols import Completion, Sampling
+from practicum.sampling import Completion, Sampling
 
 Call = tuple[Sequence[int], Sampling]
 

@@ -14,7 +14,7 @@ from practicum.policy.engine.pages import PAGE
 from practicum.policy.engine.request import Request
 from practicum.policy.engine.scheduler import Scheduler
 from practicum.policy.engine.step import Run, Step
-from practicum.protocols import Sampling
+from practicum.sampling import Sampling
 from practicum.types import StopReason, WeightVersion
 
 VOCABULARY = 3  # small, so that samples agree for a while and drafts are sometimes right
@@ -48,7 +48,7 @@ def draw(attended: int, request: Request) -> tuple[int, float, bool]:
 def push_drawn(request: Request, attended: int, version: int) -> int:
     token, logprob, ends = draw(attended, request)
     request.push(token, logprob, WeightVersion(version))
-    if ends:
+    if ends and not request.sampling.ignore_eos:
         request.stop_reason = StopReason.EOS
     elif not request.num_left:
         request.stop_reason = StopReason.MAX_TOKENS
@@ -76,8 +76,13 @@ def request(prompt: Seq[int], max_new_tokens: int = 8, seed: int = 0, salt: str 
 class PaperEngine:
     """Scheduler and paper model in the engine's loop, which checks what it can on the way."""
 
-    def __init__(self, **limits: int) -> None:
+    def __init__(self, disk: int | None = None, **limits: int) -> None:
         self.scheduler = Scheduler(**limits)
+        self.scheduler.save_with(self._save)
+        self.disk = disk
+        """Room outside the pool, in pages; None for any number. What was written once stays
+        allocated, as in a file."""
+        self.lost: list[Request] = []
         self.version = 0
         self.memory = np.zeros((limits["num_pages"], PAGE), dtype=np.uint64)
         self.swap: dict[int, np.ndarray] = {}
@@ -92,7 +97,7 @@ class PaperEngine:
             self.requests.append(asked)
             sequences = [*self.scheduler.running, *self.scheduler.waiting]
             (joined,) = (s for s in sequences if asked in s.requests)
-            if joined.requests[0] in self.versions:
+            if joined.num_computed and joined.requests[0] in self.versions:
                 self.versions[asked] = self.versions[joined.requests[0]]
                 assert set(self.versions[asked]) == {self.version}, "joined what is outdated"
 
@@ -100,8 +105,16 @@ class PaperEngine:
         self.version += 1
         self.scheduler.publish()
 
+    def _save(self, page: int, slot: int, exact: bool) -> bool:
+        if self.disk is not None and slot not in self.swap and len(self.swap) >= self.disk:
+            return False
+        self.swap[slot] = self.memory[page].copy()
+        return True
+
     def step(self) -> Step | None:
         step = self.scheduler.schedule()
+        self.lost += self.scheduler.lost
+        self.scheduler.lost.clear()
         if step is not None:
             self.execute(step)
         return step
@@ -122,9 +135,8 @@ class PaperEngine:
         return steps
 
     def _move(self, step: Step) -> None:
-        for moves in (step.swap_out, step.copies, step.swap_in):
+        for moves in (step.copies, step.swap_in):
             assert len({target for _, target in moves}) == len(moves), "a place is written twice"
-        self.swap.update({slot: self.memory[page].copy() for page, slot in step.swap_out})
         self.memory[[t for _, t in step.copies]] = self.memory[[s for s, _ in step.copies]]
         for slot, page in step.swap_in:
             self.memory[page] = self.swap[slot]
@@ -143,9 +155,15 @@ class PaperEngine:
         before = self.versions.get(sequence.requests[0])
         if before is None:
             before = [self.version] * first  # whatever was found must be of the weights of now
-        assert len(before) == first, "computed twice, or not at all"
+        assert len(before) >= first, "not computed at all"
+        again, later = before[first:][: run.num_tokens], before[first + run.num_tokens :]
+        assert not again or self.scheduler.counters.restarts, "computed twice"
+        if sequence.requests[0].token_ids:
+            assert set(again) <= {self.version}, "computed again with other weights"
+        elif again:  # it has sampled nothing: as if it had come only now
+            before, later = [self.version] * first, []
         for asked in sequence.requests:
-            self.versions[asked] = before + [self.version] * run.num_tokens
+            self.versions[asked] = [*before[:first], *[self.version] * run.num_tokens, *later]
         return after[run.num_tokens - run.num_logits :]
 
     def _sample(self, run: Run, attended: list[int]) -> None:

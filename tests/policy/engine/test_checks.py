@@ -6,7 +6,7 @@ import pytest
 
 from practicum.errors import UsageError
 from practicum.policy.engine.checks import check_sampling
-from practicum.protocols import Constraint, Sampling
+from practicum.sampling import Constraint, Sampling
 
 DIGITS = Constraint("regex", "[0-9]+")
 

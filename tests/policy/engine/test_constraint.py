@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from practicum.errors import UsageError
 from practicum.policy.engine.constraint import Grammars, Matcher
 from practicum.policy.model.tokens import Tokens
-from practicum.protocols import Constraint
+from practicum.sampling import Constraint
 
 pytest.importorskip("llguidance")
 

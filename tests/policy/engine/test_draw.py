@@ -13,7 +13,7 @@ from practicum.policy.engine.draw import draw as draw_from
 from practicum.policy.engine.penalties import seen_for
 from practicum.policy.engine.uniforms import uniforms
 from practicum.policy.model.head import summarised
-from practicum.protocols import Sampling
+from practicum.sampling import Sampling
 
 VOCAB = 700
 PLAIN = Sampling(9)

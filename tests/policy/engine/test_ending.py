@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from practicum.policy.engine.ending import Ending
 from practicum.policy.model.tokens import Tokens
-from practicum.protocols import Sampling
+from practicum.sampling import Sampling
 from practicum.types import StopReason
 
 END = 258

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 from practicum.policy.engine import Engine, EngineOptions
 from practicum.policy.model.tokens import Tokens
 from practicum.policy.model.transformer import Transformer
-from practicum.protocols import Sampling
+from practicum.sampling import Sampling
 from practicum.types import StopReason
 
 from .calls import PROMPTS, Call, gather, sampling

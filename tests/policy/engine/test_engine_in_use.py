@@ -12,7 +12,7 @@ from practicum.policy.engine import Engine, Stats
 from practicum.policy.model.tokens import Tokens
 from practicum.policy.model.transformer import Transformer
 from practicum.policy.model.weights import load_transformer
-from practicum.protocols import Completion, Sampling
+from practicum.sampling import Completion, Sampling
 from practicum.types import Message
 
 from .calls import PROMPTS, gather, sampling

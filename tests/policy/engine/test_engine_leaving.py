@@ -13,7 +13,7 @@ from practicum.policy.engine.constraint import Mask
 from practicum.policy.engine.live import Live
 from practicum.policy.model.tokens import Tokens
 from practicum.policy.model.transformer import Transformer
-from practicum.protocols import Completion, Delta, Sampling
+from practicum.sampling import Completion, Delta, Sampling
 from practicum.types import StopReason
 
 from .alone import small, small_tokens

@@ -13,7 +13,7 @@ from practicum.policy.engine import Engine, EngineOptions
 from practicum.policy.engine.counters import Counters
 from practicum.policy.engine.kv_policy import KvPolicy
 from practicum.policy.model.tokens import Tokens
-from practicum.protocols import Completion, Sampling
+from practicum.sampling import Completion, Sampling
 from practicum.types import StopReason
 
 from .alone import small, small_tokens

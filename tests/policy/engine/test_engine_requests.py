@@ -10,7 +10,7 @@ import pytest
 
 from practicum.errors import UsageError
 from practicum.policy.engine import Engine
-from practicum.protocols import Completion, Constraint, Sampling
+from practicum.sampling import Completion, Constraint, Sampling
 from practicum.types import StopReason
 
 from .calls import PROMPTS, gather, sampling

@@ -15,11 +15,12 @@ import pytest
 import torch
 
 from policy.model.needs import needs_kernels
+from practicum.errors import InfraError
 from practicum.policy.engine import Engine, EngineOptions
 from practicum.policy.engine.kv_policy import KvPolicy
 from practicum.policy.engine.live import Live
 from practicum.policy.model.tokens import Tokens
-from practicum.protocols import Completion, Constraint, Delta, Sampling
+from practicum.sampling import Completion, Constraint, Delta, Sampling
 from practicum.types import StopReason
 
 from .alone import CONTEXT, Alone, set_weights, small, small_tokens
@@ -86,11 +87,19 @@ def some_sampling(rng: random.Random, prompt: list[int]) -> Sampling:
 class Soak:
     """Random operations on one core."""
 
-    def __init__(self, tokens: Tokens, dtype: torch.dtype, seed: int, num_pages: int) -> None:
+    def __init__(
+        self,
+        tokens: Tokens,
+        dtype: torch.dtype,
+        seed: int,
+        num_pages: int,
+        room: int | None = None,
+    ) -> None:
         self.rng = random.Random(seed)
         self.busy = Busy(
             tokens, dtype, self.rng,
             {"num_pages": num_pages, "num_slots": 8, "max_rows": 6, "max_step_tokens": 48},
+            room=room,
         )  # fmt: skip
         self.ended: list[Completion] = []
         self.asked: list[tuple[int, ...]] = []
@@ -151,8 +160,10 @@ def check(done: Completion, live: Live, alone: Alone, versions: list[int], exact
     assert done.log_kept_mass == pytest.approx(expected.log_kept_mass, abs=1e-3)
 
 
-def soak(tokens: Tokens, dtype: torch.dtype, seed: int, num_operations: int) -> Soak:
-    it = Soak(tokens, dtype, seed, num_pages=10 + 2 * (seed % 3))
+def soak(
+    tokens: Tokens, dtype: torch.dtype, seed: int, num_operations: int, room: int | None = None
+) -> Soak:
+    it = Soak(tokens, dtype, seed, 9 if room is not None else 10 + 2 * (seed % 3), room)
     for number in range(num_operations):
         it.operate()
         if number % 25 == 0:
@@ -167,6 +178,19 @@ def soak(tokens: Tokens, dtype: torch.dtype, seed: int, num_operations: int) -> 
 def test_a_thousand_random_operations_change_no_answer_and_leak_no_page(tokens: Tokens) -> None:
     it = soak(tokens, bf16, seed=0, num_operations=1_000)
     assert it.busy.scheduler.counters.preemptions > 2
+
+
+@needs_kernels
+@pytest.mark.parametrize(("seed", "room"), [(0, 0), (1, 0)])
+def test_what_is_computed_again_because_the_disk_is_full_is_the_same_to_the_bit(
+    tokens: Tokens, seed: int, room: int
+) -> None:
+    it = soak(tokens, bf16, seed, num_operations=700, room=room)
+    happened = it.busy.scheduler.counters
+    assert happened.restarts > 1
+    lost = [live for live in it.busy.lives if live.failure is not None]
+    assert len(lost) == happened.lost_requests < 5
+    assert all(isinstance(live.failure, InfraError) for live in lost)
 
 
 def test_without_kernels_random_operations_change_no_token(tokens: Tokens) -> None:

@@ -17,11 +17,12 @@ from scipy import stats
 
 from policy.model.needs import needs_kernels
 from practicum.policy.engine.live import Live
+from practicum.policy.engine.stats import Stats
 from practicum.policy.model.forest import plant
 from practicum.policy.model.tokens import Tokens
 from practicum.policy.model.transformer import Transformer
 from practicum.policy.train.recompute import hidden_states
-from practicum.protocols import Completion, Sampling
+from practicum.sampling import Completion, Sampling
 
 from .alone import small_tokens
 from .busy import Busy
@@ -218,6 +219,21 @@ def speculated(tokens: Tokens, sampling: Sampling, size: Size) -> tuple[Busy, Co
     return busy, counts
 
 
+def speculated_in_groups(tokens: Tokens, sampling: Sampling, size: Size) -> tuple[Busy, Counts]:
+    """As above, in rows of many draws of which some agree with a guess and some do not."""
+    busy = new_busy(tokens)
+    busy.eager.on = True
+    counts: Counts = {}
+    longer = replace(sampling, max_new_tokens=3)
+    for prompt in PROMPTS[: size.num_prefixes // sampling.top_k]:
+        draw(busy, prompt, longer, 20)  # for a history
+        counts |= draw(busy, prompt, longer, sampling.top_k * size.num_draws)
+    did, num = busy.core.stats, size.num_prefixes * size.num_draws
+    assert did.drafted_tokens < 0.1 * did.accepted_tokens, "rows are shared"
+    assert did.accepted_tokens > 0.1 * num
+    return busy, counts
+
+
 Path_ = Callable[[Tokens, Sampling, Size], tuple[Busy, Counts]]
 FLAT = Sampling(1, temperature=4.0, top_k=20)  # 20 first tokens, each about as likely
 SHARP = Sampling(1, temperature=2.0, top_k=4)
@@ -234,6 +250,7 @@ PATHS: list[tuple[Path_, Sampling]] = [
     (preempted, FLAT),
     (each_alone, FLAT),
     (speculated, SHARP),
+    (speculated_in_groups, SHARP),
 ]
 NAMES = [f"{path.__name__}_{number}" for number, (path, _) in enumerate(PATHS)]
 
@@ -246,7 +263,7 @@ def test_few_draws_follow_the_distribution(tokens: Tokens, path: Path_, sampling
     assert worst(busy, counts, sampling, 4) > SIGNIFICANT
 
 
-MANY = [PATHS[number] for number in (0, 5, 6, 7, 8, 9, 10, 11)]
+MANY = [PATHS[number] for number in (0, 5, 6, 7, 8, 9, 10, 11, 12)]
 
 
 @pytest.mark.slow
@@ -275,16 +292,17 @@ def test_a_distribution_that_is_not_quite_the_models_is_noticed(tokens: Tokens) 
 @pytest.mark.parametrize("temperature", [0.0, 0.5, 1.0])
 def test_with_guesses_the_tokens_are_those_without(tokens: Tokens, temperature: float) -> None:
     answers: list[list[Completion]] = []
-    num_rows: list[int] = []
+    did: list[Stats] = []
     for guesses in (False, True):
         busy = new_busy(tokens)
         busy.eager.on = guesses
         for _ in range(2):  # the second time there is a history
             for prompt in PROMPTS[:6]:
-                for seed in range(3 if temperature else 1):  # a row of several has no guesses
+                for seed in range(3):
                     busy.add(prompt, Sampling(60, temperature, seed=seed))
             busy.run()
         answers.append([live.completion() for live in busy.lives])
-        num_rows.append(busy.core.stats.decode_rows)
+        did.append(busy.core.stats)
     assert answers[0] == answers[1]
-    assert num_rows[1] < 0.8 * num_rows[0]
+    assert did[1].decode_rows < 0.8 * did[0].decode_rows
+    assert did[0].accepted_tokens == 0 < did[1].accepted_tokens

@@ -18,7 +18,7 @@ from practicum.policy.engine.kv_policy import KvPolicy
 from practicum.policy.model.tiny import tiny_config, write_tiny
 from practicum.policy.model.tokens import Tokens
 from practicum.policy.model.weights import load_transformer
-from practicum.protocols import Sampling
+from practicum.sampling import Sampling
 from practicum.types import StopReason
 
 from .alone import Alone, small, small_tokens
@@ -80,13 +80,20 @@ def operate(rng: random.Random, busy: Busy) -> None:
         busy.step()
 
 
-def soak(tokens: Tokens, kv: KvPolicy, seed: int, num_operations: int, total: int = 31) -> Busy:
+def soak(
+    tokens: Tokens,
+    kv: KvPolicy,
+    seed: int,
+    num_operations: int,
+    total: int = 31,
+    room: int | None = None,
+) -> Busy:
     rng = random.Random(seed)
     _, num_exact = kv.num_pages(small(bf16).shape, bf16, 10**9, ROWS, STEP_TOKENS)
     limits = {
         "num_pages": total, "num_slots": 6, "max_rows": ROWS, "max_step_tokens": STEP_TOKENS,
     }  # fmt: skip
-    busy = Busy(tokens, bf16, rng, limits, kv, min(num_exact, total), CONTEXT)
+    busy = Busy(tokens, bf16, rng, limits, kv, min(num_exact, total), CONTEXT, room=room)
     for number in range(num_operations):
         operate(rng, busy)
         if number % 25 == 0:
@@ -109,6 +116,14 @@ def test_hundreds_of_random_operations_change_no_answer(tokens: Tokens, name: st
     happened = soak(tokens, POLICIES[name], seed=1, num_operations=300).scheduler.counters
     counts = happened.hits, happened.preemptions, happened.copied_pages, happened.swapped_in_pages
     assert min(counts) > 1, happened  # the pressure was real
+
+
+@needs_kernels
+@pytest.mark.parametrize("room", [0, 3])
+def test_neither_does_a_full_disk(tokens: Tokens, room: int) -> None:
+    """Where an unfinished block finds no room its sequence cannot be parked."""
+    happened = soak(tokens, POLICIES["int8"], 0, 300, total=20, room=room).scheduler.counters
+    assert happened.restarts > 1, happened
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from practicum.policy.engine.penalties import penalise, seen_for
-from practicum.protocols import Sampling
+from practicum.sampling import Sampling
 
 LOGITS = [2.0, -2.0, 1.0, 0.5, -0.5]
 

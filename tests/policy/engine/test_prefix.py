@@ -17,11 +17,14 @@ class Forest:
 
     num_pages: int = 8
     num_slots: int = 0
+    disk: int = 100
+    """Slots that there is room for"""
     counters: Counters = field(default_factory=Counters)
 
     def __post_init__(self) -> None:
         self.pages = Pages(self.num_pages)
-        self.slots = Slots(self.num_slots)
+        self.moves: list[tuple[int, int]] = []
+        self.slots = Slots(self.num_slots, self._save)
         self.tree = PrefixTree(self.pages, self.slots, self.counters)
 
     def insert(self, tokens: list[int], salt: str = "", era: int | None = None) -> list[Node]:
@@ -36,7 +39,13 @@ class Forest:
     def find(self, tokens: list[int], salt: str = "") -> int:
         return self.tree.match((salt,), array("i", tokens), len(tokens)).num_tokens
 
-    def evict(self) -> tuple[int, int] | None:
+    def _save(self, page: int, slot: int, exact: bool) -> bool:
+        if len({slot for _, slot in self.moves} | {slot}) > self.disk:
+            return False
+        self.moves.append((page, slot))
+        return True
+
+    def evict(self) -> bool:
         return self.tree.evict(next(iter(self.pages.idle)))
 
     def check(self, *pinned: list[Node]) -> None:
@@ -90,7 +99,8 @@ def test_without_slots_the_longest_unused_end_is_dropped_first() -> None:
     forest = Forest()
     forest.insert(prompt(32, *[1] * 32))
     forest.insert(prompt(32, *[2] * 32))
-    assert forest.evict() is None
+    assert forest.evict()
+    assert not forest.moves
     assert forest.find(prompt(32, *[1] * 32)) == 32
     assert forest.find(prompt(32, *[2] * 32)) == 64
     assert forest.counters.dropped_pages == 1
@@ -101,7 +111,8 @@ def test_with_slots_pages_are_saved_and_come_back() -> None:
     forest = Forest(num_slots=2)
     (node,) = forest.insert(prompt(32))
     page = node.page
-    assert forest.evict() == (page, 0)
+    assert forest.evict()
+    assert forest.moves == [(page, 0)]
     assert forest.find(prompt(32)) == 32
     assert (node.page, node.slot) == (None, 0)
     page = forest.pages.take()
@@ -138,8 +149,9 @@ def test_what_follows_a_dropped_page_goes_with_it() -> None:
     first, second = forest.insert(prompt(64))
     assert first.page is not None
     assert second.page is not None
-    assert forest.tree.evict(first.page) is not None
-    assert forest.tree.evict(second.page) is None
+    assert forest.tree.evict(first.page)
+    assert forest.tree.evict(second.page)
+    assert len(forest.moves) == 1
     assert forest.pages.num_free == 8
     assert forest.slots.num_used == 0
     forest.check()
@@ -189,8 +201,8 @@ def test_pinned_nodes_are_saved_beyond_the_limit_and_survive_new_weights() -> No
     nodes = forest.insert(prompt(64))
     forest.insert(prompt(32, *[9] * 32))
     forest.tree.pin(nodes)
-    moves = [forest.evict() for _ in range(3)]
-    assert sum(move is not None for move in moves) == 2
+    assert all(forest.evict() for _ in range(3))
+    assert len(forest.moves) == 2
     forest.tree.next_era()
     assert all(node.slot is not None for node in nodes)
     forest.check(nodes)
@@ -203,6 +215,7 @@ def test_a_page_that_a_sequence_holds_stays_its_own_when_the_tree_gives_it_up() 
     forest = Forest(num_slots=1)
     page = forest.pages.take()
     forest.tree.insert(("",), [PageKey((1, 2, 3), 0)], [page])
-    assert forest.tree.evict(page) == (page, 0)
+    assert forest.tree.evict(page)
+    assert forest.moves == [(page, 0)]
     assert forest.pages.counts[page] == 1
     assert page not in forest.tree

@@ -1,6 +1,7 @@
 """Who runs when, in which pages: rules of the queue, of sharing, and of memory that runs short."""
 
 import random
+from collections.abc import Callable
 
 import pytest
 
@@ -8,6 +9,7 @@ from policy.engine.paper import PaperEngine, prompt, reference, request
 from practicum.errors import UsageError
 from practicum.policy.engine.request import Request
 from practicum.policy.engine.step import Step
+from practicum.sampling import Sampling
 from practicum.types import StopReason
 
 
@@ -410,7 +412,7 @@ def perfect_drafts(paper: PaperEngine, count: int) -> None:
     """What the model is going to say, by asking the reference."""
     for sequence in paper.scheduler.running:
         asked = sequence.requests[0]
-        if len(sequence.requests) == 1 and asked in paper.versions:
+        if asked in paper.versions:
             alone = reference(asked, [paper.version] * (len(sequence.tokens) + count))
             sequence.drafts = tuple(alone.token_ids[len(asked.token_ids) :][:count])
 
@@ -460,3 +462,205 @@ def test_drafts_leave_half_of_what_completions_do_not_need_to_prompts() -> None:
     assert shape(paper.step()) == [(5, 17, 17), (0, 16, 0)]
     paper.run()
     paper.check_end()
+
+
+# No room outside
+
+
+def crowd(disk: int | None, num_pages: int, *asked: Request) -> PaperEngine:
+    paper = PaperEngine(disk, num_pages=num_pages, max_rows=8, max_step_tokens=400)
+    paper.add(*asked)
+    return paper
+
+
+def endless(tokens: list[int], max_new_tokens: int, seed: int) -> Request:
+    """It samples as many as it may."""
+    return Request(tuple(tokens), Sampling(max_new_tokens, seed=seed, ignore_eos=True))
+
+
+def step_until(paper: PaperEngine, happened: Callable[[], object]) -> None:
+    while not happened():
+        assert paper.step() is not None, "it did not happen"
+
+
+def test_who_cannot_be_moved_stays_until_another_ends() -> None:
+    paper = crowd(0, 6, first := endless([1] * 60, 40, seed=2))
+    paper.step()
+    paper.add(second := endless([2] * 50, 46, seed=3))
+    step_until(paper, lambda: len(first.token_ids) == 37)
+    assert len(second.token_ids) < 40
+    while second.stop_reason is None:
+        paper.step()
+        assert len(first.token_ids) == 37, "there is no page for it"
+    paper.run()
+    assert not paper.scheduler.counters.restarts
+    assert not paper.lost
+    paper.check_end()
+
+
+@pytest.mark.parametrize(("num_requests", "num_pages"), [(2, 6), (3, 9)])
+def test_when_nobody_can_go_on_the_latest_is_computed_again(
+    num_requests: int, num_pages: int
+) -> None:
+    asked = [endless([own] * 40, 80, seed=own) for own in range(num_requests)]
+    paper = crowd(0, num_pages, *asked)
+    step_until(paper, lambda: paper.scheduler.counters.restarts)
+    running = [asked.index(sequence.requests[0]) for sequence in paper.scheduler.running]
+    assert running == list(range(len(running)))
+    paper.run()
+    assert not paper.lost
+    paper.check_end()
+
+
+def test_what_was_found_at_first_stays_told_when_it_is_computed_again() -> None:
+    paper = crowd(0, 5, endless(prompt(40), 80, seed=1))
+    paper.step()
+    paper.add(late := endless(prompt(40, 1, 1), 70, seed=5))
+    step_until(paper, lambda: paper.scheduler.counters.restarts)
+    paper.run()
+    assert late.reused_tokens == 40
+    assert paper.scheduler.counters.sequences == 2
+    paper.check_end()
+
+
+def old_and_new() -> tuple[PaperEngine, list[Request]]:
+    """Three that outgrow the pool together, the last of them of newer weights."""
+    asked = [endless([own] * 40, 80, seed=40 + own) for own in range(3)]
+    paper = crowd(0, 9, *asked[:2])
+    paper.step()
+    paper.publish()
+    paper.add(asked[2])
+    paper.step()
+    assert len(paper.scheduler.running) == 3
+    return paper, asked
+
+
+def test_what_is_of_earlier_weights_stays_while_something_newer_can_give_way() -> None:
+    paper, _ = old_and_new()
+    paper.run()
+    assert paper.scheduler.counters.restarts
+    assert not paper.lost
+    paper.check_end()
+
+
+def test_if_all_is_of_earlier_weights_the_latest_alone_is_lost() -> None:
+    paper, asked = old_and_new()
+    paper.publish()
+    paper.run()
+    assert not paper.scheduler.counters.restarts
+    assert paper.lost == [asked[2]]
+    assert paper.scheduler.counters.lost_requests == 1
+    paper.check_end()
+
+
+def test_new_weights_lose_what_has_given_its_keys_up() -> None:
+    paper, asked = old_and_new()
+    step_until(paper, lambda: paper.scheduler.counters.restarts)
+    assert asked[2].token_ids
+    paper.publish()
+    paper.run()
+    assert paper.lost == [asked[2]]
+    paper.check_end()
+
+
+def test_new_weights_lose_nothing_that_has_not_sampled() -> None:
+    paper = PaperEngine(0, num_pages=8, max_rows=2, max_step_tokens=40)
+    paper.add(request([1] * 60, 30, seed=2))
+    step_until(paper, lambda: paper.requests[0].token_ids)
+    paper.add(second := request([2] * 64, 30, seed=3))
+    paper.step()
+    (sequence,) = (s for s in paper.scheduler.running if second in s.requests)
+    assert 0 < sequence.num_computed < 64
+    paper.scheduler._give_way(paper.scheduler.running)  # pyright: ignore[reportPrivateUsage]
+    paper.publish()
+    paper.run()
+    assert not paper.lost
+    assert set(second.versions) == {1}
+    paper.check_end()
+
+
+def test_who_is_alone_takes_its_last_page_where_there_is_none_for_a_copy() -> None:
+    """Forked within a page, parked with it, and then all by itself in a pool of just its size."""
+    paper = crowd(0, 3, *group(2, prompt(66), 31))
+    step_until(paper, lambda: len(paper.scheduler.running) == 2)
+    paper.publish()  # now nothing can be computed again
+    step_until(paper, lambda: paper.scheduler.waiting)
+    (parked,), (running,) = paper.scheduler.waiting, paper.scheduler.running
+    (asked,) = parked.requests
+    assert parked.is_parked
+    paper.scheduler.abort(running.requests[0])
+    paper.run()
+    assert asked.stop_reason is not StopReason.ABORTED
+    paper.check_end()
+
+
+def test_what_is_merely_kept_leaves_the_disk_to_what_is_under_way() -> None:
+    paper = PaperEngine(6, num_pages=4, num_slots=8, max_rows=8, max_step_tokens=400)
+    for own in range(3):
+        paper.add(request([own, 0, 1] * 30, 5))
+        paper.run()
+        paper.add(request([own, 1, 2] * 30, 5))
+        paper.run()
+    assert paper.scheduler.tables.slots.num_used == 6
+    paper.add(*(endless([0] * 20, 100, seed=seed) for seed in range(2)))
+    step_until(paper, lambda: paper.scheduler.counters.preemptions)
+    paper.run()
+    assert paper.scheduler.counters.swapped_in_pages
+    assert not paper.scheduler.counters.restarts
+    paper.check_end()
+
+
+def test_a_full_disk_is_tried_again() -> None:
+    paper = crowd(0, 9, *(endless([own] * 40, 80, seed=40 + own) for own in range(3)))
+    step_until(paper, lambda: paper.scheduler.counters.restarts)
+    assert not paper.scheduler.counters.swapped_out_pages
+    paper.disk = None
+    paper.add(*(request([own, 1] * 20, 80, seed=50 + own) for own in range(5)))
+    paper.run()
+    assert paper.scheduler.counters.swapped_in_pages
+    paper.check_end()
+
+
+# Guesses for several that agree so far
+
+
+def test_a_guess_serves_all_who_draw_it_and_the_others_part_there() -> None:
+    paper = engine(max_rows=64, max_step_tokens=200)
+    paper.add(*(asked := group(48, prompt(40))))
+    paper.step()
+    largest = max(paper.scheduler.running, key=lambda sequence: len(sequence.requests))
+    together = largest.requests[:]
+    perfect_drafts(paper, 2)
+    paper.step()
+    branches = [s for s in paper.scheduler.running if s.requests[0] in together]
+    assert sum(len(sequence.requests) for sequence in branches) >= len(together) - 1
+    assert {len(sequence.tokens) - 41 for sequence in branches} == {1, 2, 3}
+    assert max(branches, key=lambda sequence: len(sequence.tokens)).num_computed == 43
+    paper.run()
+    assert all(one.stop_reason is not None for one in asked)
+    paper.check_end()
+
+
+def test_who_ends_within_a_guess_leaves_the_others_to_go_on() -> None:
+    paper = engine()
+    short, long = request(prompt(40), 3, seed=1), request(prompt(40), 30, seed=1)
+    paper.add(short, long)
+    while (step := paper.step()) is not None:
+        assert step.num_logits <= max(1, len(step.runs) * 4)
+        perfect_drafts(paper, 3)
+    assert short.token_ids == long.token_ids[:3]
+    assert len(long.token_ids) == 30
+    paper.check_end()
+
+
+def test_one_that_is_behind_does_not_write_over_what_the_tree_keeps_of_one_ahead() -> None:
+    """They part within guesses, one two tokens on; that one is parked, the other goes on."""
+    for seed in range(40):
+        paper = PaperEngine(num_pages=6, num_slots=8, max_rows=8, max_step_tokens=64)
+        paper.add(*group(6, prompt(40 + seed % 20), 60))
+        rng = random.Random(seed)
+        while paper.step() is not None:
+            paper.scheduler.check()
+            for sequence in paper.scheduler.running:
+                sequence.drafts = tuple(rng.randrange(3) for _ in range(4))
+        paper.check_end()

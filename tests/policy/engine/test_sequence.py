@@ -37,8 +37,8 @@ def test_a_fork_has_the_same_past_and_a_token_of_its_own() -> None:
     sequence.requests.append(other)
     sequence.pages.extend([8, 3])
     sequence.computed(40, era=0)
-    sequence.tokens.append(1)
-    branch = sequence.fork([other], token_id=2)
+    branch = sequence.fork([other], [2], era=0)
+    sequence.extend([1], era=0)
     assert list(branch.tokens) == [*prompt(40), 2]
     assert list(branch.pages) == [8, 3]
     assert (branch.num_computed, branch.num_prompt) == (40, 40)

@@ -13,7 +13,7 @@ from practicum.policy.engine import Engine
 from practicum.policy.model.hub import fetch_model
 from practicum.policy.model.tokens import Tokens
 from practicum.policy.model.weights import load_transformer
-from practicum.protocols import Completion, Sampling
+from practicum.sampling import Completion, Sampling
 from practicum.types import Message
 
 pytestmark = pytest.mark.slow

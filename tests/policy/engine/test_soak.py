@@ -14,9 +14,9 @@ SALTS = ["", "adapter"]
 
 
 def guess(engine: PaperEngine, rng: random.Random) -> None:
-    """Drafts for those who may have some."""
+    """Drafts for some, also for several that agree so far."""
     for sequence in engine.scheduler.running:
-        if len(sequence.requests) == 1 and rng.random() < 0.5:
+        if rng.random() < 0.5:
             count = rng.randint(1, 5)
             sequence.drafts = tuple(rng.randrange(VOCABULARY) for _ in range(count))
 
@@ -25,11 +25,14 @@ class EngineMachine(RuleBasedStateMachine):
     """Hypothesis looks for the shortest sequence of operations that breaks something."""
 
     @initialize(
-        num_pages=st.integers(4, 10), num_slots=st.integers(0, 4), max_rows=st.integers(1, 5)
+        num_pages=st.integers(4, 10),
+        num_slots=st.integers(0, 4),
+        max_rows=st.integers(1, 5),
+        disk=st.none() | st.integers(0, 4),
     )
-    def start(self, num_pages: int, num_slots: int, max_rows: int) -> None:
+    def start(self, num_pages: int, num_slots: int, max_rows: int, disk: int | None) -> None:
         self.engine = PaperEngine(
-            num_pages=num_pages, num_slots=num_slots, max_rows=max_rows, max_step_tokens=40
+            disk, num_pages=num_pages, num_slots=num_slots, max_rows=max_rows, max_step_tokens=40
         )
         self.seeds = iter(range(1_000_000))
 
@@ -70,6 +73,10 @@ class EngineMachine(RuleBasedStateMachine):
     def resize_swap(self, num_slots: int) -> None:
         self.engine.scheduler.resize_swap(num_slots)
 
+    @rule(disk=st.none() | st.integers(0, 6))
+    def resize_disk(self, disk: int | None) -> None:
+        self.engine.disk = disk
+
     @invariant()
     def is_sound(self) -> None:
         if hasattr(self, "engine"):
@@ -87,11 +94,9 @@ EngineMachine.TestCase.settings = settings(
 TestEngineMachine = EngineMachine.TestCase
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_ten_thousand_random_operations_change_no_completion_and_leak_no_page(seed: int) -> None:
-    rng = random.Random(seed)
-    engine = PaperEngine(num_pages=9 + seed, num_slots=8, max_rows=8, max_step_tokens=64)
-    for operation in range(10_000):
+def operate(engine: PaperEngine, rng: random.Random, count: int, publish: float = 0.01) -> None:
+    """So many random operations and then everything to its end; new weights at this rate."""
+    for operation in range(count):
         kind = rng.random()
         if kind < 0.16 and len(engine.scheduler.waiting) < 10:
             tokens = prompt(rng.choice([5, 5, 5, 32, 40, 64, 90, 150]), *[rng.randrange(3)] * 3)
@@ -100,12 +105,14 @@ def test_ten_thousand_random_operations_change_no_completion_and_leak_no_page(se
             engine.add(
                 *(request(tokens, most_new, rng.getrandbits(30), salt) for _ in range(group))
             )
-        elif kind < 0.18 and engine.scheduler.running:
+        elif kind < 0.18:
+            if not engine.scheduler.running:
+                continue
             sequence = rng.choice([*engine.scheduler.running, *engine.scheduler.waiting])
             engine.scheduler.abort(rng.choice(sequence.requests))
-        elif kind < 0.19:
+        elif kind < 0.18 + publish:
             engine.publish()
-        elif kind < 0.20:
+        elif kind < 0.19 + publish:
             engine.scheduler.resize_swap(rng.choice([0, 2, 8, 20]))
         else:
             guess(engine, rng)
@@ -114,7 +121,15 @@ def test_ten_thousand_random_operations_change_no_completion_and_leak_no_page(se
             engine.scheduler.check()
     engine.run()
     engine.check_end()
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_ten_thousand_random_operations_change_no_completion_and_leak_no_page(seed: int) -> None:
+    engine = PaperEngine(num_pages=9 + seed, num_slots=8, max_rows=8, max_step_tokens=64)
+    operate(engine, random.Random(seed), 10_000)
     happened = engine.scheduler.counters
+    assert not engine.lost
+    assert not happened.restarts
     assert (
         min(
             happened.hits,
@@ -127,3 +142,20 @@ def test_ten_thousand_random_operations_change_no_completion_and_leak_no_page(se
         )
         > 30
     ), happened  # the pressure was real
+
+
+@pytest.mark.parametrize(("seed", "disk"), [(0, 0), (1, 0), (2, 1)])
+def test_a_full_disk_changes_no_completion_and_loses_none(seed: int, disk: int) -> None:
+    engine = PaperEngine(disk, num_pages=9, num_slots=8, max_rows=8, max_step_tokens=64)
+    operate(engine, random.Random(seed), 4_000, publish=0.0)
+    assert not engine.lost
+    assert engine.scheduler.counters.restarts > 1
+
+
+@pytest.mark.parametrize(("seed", "disk"), [(0, 0), (1, 0), (2, 1)])
+def test_a_full_disk_loses_few_under_new_weights_and_changes_no_other(seed: int, disk: int) -> None:
+    engine = PaperEngine(disk, num_pages=9, num_slots=8, max_rows=8, max_step_tokens=64)
+    operate(engine, random.Random(seed), 4_000, publish=0.03)
+    happened = engine.scheduler.counters
+    assert happened.restarts > 0
+    assert 0 < happened.lost_requests == len(engine.lost) < 0.03 * len(engine.requests)

@@ -10,7 +10,7 @@ from practicum.errors import PolicyDead, UsageError
 from practicum.policy.engine import Engine, EngineOptions
 from practicum.policy.model.tokens import Tokens
 from practicum.policy.model.transformer import Transformer
-from practicum.protocols import Constraint, Delta, Sampling
+from practicum.sampling import Constraint, Delta, Sampling
 from practicum.types import StopReason
 
 from .calls import PROMPTS, gather, sampling

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from practicum.policy.engine.truncation import Row, likeliest, truncate
-from practicum.protocols import Sampling
+from practicum.sampling import Sampling
 
 coarse_logits = st.lists(st.integers(-6, 6), min_size=1, max_size=60)
 fine_logits = st.lists(st.floats(-9, 9, width=32), min_size=1, max_size=60)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Set
 
 from practicum.errors import UsageError
 from practicum.policy.engine.penalties import LARGEST
-from practicum.protocols import Sampling
+from practicum.sampling import Sampling
 
 _WHOLE_NUMBERS = ("max_new_tokens", "seed", "top_k", "top_logprobs")
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from practicum.errors import UsageError
 from practicum.policy.model.tokens import Tokens
-from practicum.protocols import Constraint
+from practicum.sampling import Constraint
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer

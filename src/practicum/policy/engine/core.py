@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from practicum.errors import PolicyDead, UsageError
+from practicum.errors import InfraError, PolicyDead, UsageError
 from practicum.policy.engine.draw import NOTHING, Draw, Drawn, draw
 from practicum.policy.engine.live import Live
 from practicum.policy.engine.request import Request
@@ -25,7 +25,7 @@ from practicum.policy.engine.scheduler import Scheduler
 from practicum.policy.engine.speculation import Speculator, View
 from practicum.policy.engine.stats import Stats
 from practicum.policy.engine.step import Run, Step
-from practicum.policy.model.head import Distribution, distribution
+from practicum.policy.model.head import Distribution
 from practicum.types import WeightVersion
 
 KNOWN_UNIFORMS = 8
@@ -42,10 +42,13 @@ class Core:
         self.scheduler = scheduler
         self.speculator = speculator
         runner.needed = self._needed
+        scheduler.save_with(self._save)
         self.stats = Stats()
         self._live: dict[Request, Live] = {}
         self._version = WeightVersion(0)
         self._outdated = False
+        self._no_room = ""
+        """What happened when a page could last not be saved outside the pool"""
 
     def __len__(self) -> int:
         return len(self._live)
@@ -86,19 +89,19 @@ class Core:
         Raises PolicyDead if the model no longer gives a distribution.
         """
         began = time.perf_counter()
+        draws = _Draws()
         with lock:
             self._take_weights(version())
             self._propose()
             step = self.scheduler.schedule()
-            assert step is not None, "a step without calls"
-            hidden_ND = self.runner.run(step)
-            draws = self._draws(step)
-            there = _distribution(self.runner, hidden_ND, draws.places) if draws.items else None
+            self._fail_lost(draws)
+            there = self._compute(step, draws) if step is not None else None
         at = self._version
         if there is not None:
             self._push(draws, _draw(there, draws.items, at), at)
-        self.scheduler.advance(step)
-        self._record(step, draws, time.perf_counter() - began)
+        if step is not None:
+            self.scheduler.advance(step)
+            self._record(step, draws, time.perf_counter() - began)
         for live in dict.fromkeys([*(live for live, *_ in draws.of), *draws.ended]):
             self._tell(live)
         for live in draws.ended:
@@ -111,6 +114,30 @@ class Core:
         store = self.runner.store
         for sequence in self.scheduler.running:
             yield from store.recent_pages(sequence.pages, sequence.num_computed)
+
+    def _save(self, page: int, slot: int, exact: bool) -> bool:
+        """Save a page outside the pool; False if there is no room for it."""
+        try:
+            self.runner.store.save(page, slot, exact=exact)
+        except InfraError as error:
+            self._no_room = str(error)
+            return False
+        return True
+
+    def _fail_lost(self, draws: _Draws) -> None:
+        """End the calls that the scheduler could not hold."""
+        for request in self.scheduler.lost:
+            live = self._live[request]
+            live.fail(
+                InfraError(
+                    "this completion had to make room for others, and its keys and values could "
+                    f"not be moved ({self._no_room}) nor computed again as they were, because "
+                    "weights have changed since; give swap_folder more room, raise cache_bytes or "
+                    "lower max_batch_rows"
+                )
+            )
+            draws.ended.append(live)
+        self.scheduler.lost.clear()
 
     def _take_weights(self, version: WeightVersion) -> None:
         """From here on, what is computed is computed with these."""
@@ -125,19 +152,19 @@ class Core:
             return
         running = self.scheduler.running[: self.scheduler.max_rows]
         ready = [s for s in running if len(s.tokens) - s.num_computed == 1]
-        lives = [self._live[sequence.requests[0]] for sequence in ready]
         views = [
-            _view(live, len(sequence.requests), self._version)
-            for live, sequence in zip(lives, ready, strict=True)
+            _view(self._live[sequence.requests[0]], sequence.requests, self._version)
+            for sequence in ready
         ]
         proposed = self.speculator.drafts(views, other_rows=len(running) - len(ready))
         for sequence, drafts in zip(ready, proposed, strict=True):
             # Also none: those of a step that it took no part in may still be there.
-            sequence.drafts = tuple(drafts) if len(sequence.requests) == 1 else ()
+            sequence.drafts = tuple(drafts)
 
-    def _draws(self, step: Step) -> _Draws:
-        """What to draw after the step: each (position, temperature) is one distribution."""
-        draws = _Draws()
+    def _compute(self, step: Step, draws: _Draws) -> Distribution | None:
+        """What the model says after the step, and what to draw from it: each (position,
+        temperature) is one distribution. None if there is nothing to draw."""
+        hidden_ND = self.runner.run(step)
         position = 0
         for run in step.runs:
             positions = range(position, position + run.num_logits)
@@ -149,7 +176,7 @@ class Core:
                         draws.add(live, run, positions)
                     except UsageError as error:  # of its constraint
                         self._fail(live, error, draws)
-        return draws
+        return _distribution(self.runner, hidden_ND, draws.places) if draws.items else None
 
     def _push(self, draws: _Draws, drawn: Drawn, version: WeightVersion) -> None:
         """Give every call its token, and the following ones while they are those of the drafts."""
@@ -172,6 +199,7 @@ class Core:
                     self._fail(live, error, draws)
                     break
                 draws.num_pushed += 1
+                draws.num_accepted += place > 0  # this follows a guess that came true
                 if live.request.stop_reason is not None:
                     draws.ended.append(live)
                     break
@@ -197,7 +225,11 @@ class Core:
                 self._finished(live)
 
     def _record(self, step: Step, draws: _Draws, seconds: float) -> None:
-        decoding = [run for run in step.runs if run.first >= run.sequence.num_prompt]
+        decoding = [
+            run
+            for run in step.runs
+            if run.first >= run.sequence.num_prompt and run.num_tokens == run.num_logits
+        ]
         num_decoded = sum(run.num_tokens for run in decoding)
         num_prompt = step.num_tokens - num_decoded
         share = num_prompt / step.num_tokens
@@ -206,6 +238,8 @@ class Core:
             sampled_tokens=draws.num_pushed,
             decode_steps=1 if decoding else 0,
             decode_rows=len(decoding),
+            drafted_tokens=sum(len(run.drafts) for run in step.runs),
+            accepted_tokens=draws.num_accepted,
             prefill_s=seconds * share,
             decode_s=seconds * (1 - share),
         )
@@ -214,7 +248,7 @@ class Core:
 
     def _finished(self, live: Live) -> None:
         if self.speculator is not None:
-            self.speculator.finished(_view(live, 1, self._version))
+            self.speculator.finished(_view(live, [live.request], self._version))
 
 
 @dataclass(slots=True)
@@ -228,6 +262,7 @@ class _Draws:
     """For each call its run, its first draw and how many"""
     ended: list[Live] = field(default_factory=list[Live])
     num_pushed: int = 0
+    num_accepted: int = 0
     _numbers: dict[tuple[int, float], int] = field(default_factory=dict[tuple[int, float], int])
 
     def add(self, live: Live, run: Run, positions: Sequence[int]) -> None:
@@ -252,8 +287,7 @@ def _distribution(
     if positions != list(range(len(hidden_ND))):
         hidden_ND = hidden_ND[positions]
     temperatures_U = torch.tensor([temperature for _, temperature in places], dtype=torch.float64)
-    shape = runner.model.shape
-    return distribution(hidden_ND, runner.model.head, temperatures_U, shape.logit_softcap)
+    return runner.distribution(hidden_ND, temperatures_U)
 
 
 def _draw(there: Distribution, draws: Sequence[Draw], version: WeightVersion) -> Drawn:
@@ -271,13 +305,13 @@ def _no_token(live: Live) -> UsageError:
     )
 
 
-def _view(live: Live, num_requests: int, version: WeightVersion) -> View:
+def _view(live: Live, requests: Sequence[Request], version: WeightVersion) -> View:
+    """How proposers see requests that agree so far, the first of which is the live one."""
     request = live.request
     number = len(request.token_ids)
-    left = max(1, request.num_left)
-    uniforms: Sequence[float] | None = None
-    if request.sampling.temperature:
-        uniforms = live.uniforms.coming(number, min(KNOWN_UNIFORMS, left))
+    left = max(1, *(each.num_left for each in requests))
+    is_greedy = request.sampling.temperature == 0.0
+    num_alike = sum(each.sampling.temperature == 0.0 for each in requests) if is_greedy else 1
     return View(
         request_id=request,
         key=(request.salt, request.prompt_ids),
@@ -285,6 +319,7 @@ def _view(live: Live, num_requests: int, version: WeightVersion) -> View:
         tokens=request.token_ids,
         version=version,
         max_new=left,
-        uniforms=uniforms,
-        num_requests=num_requests,
+        uniforms=None if is_greedy else live.uniforms.coming(number, min(KNOWN_UNIFORMS, left)),
+        num_requests=len(requests),
+        num_apart=len(requests) - num_alike,
     )

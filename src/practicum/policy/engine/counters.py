@@ -18,6 +18,10 @@ class Counters:
     joined_requests: int = 0
     """Requests that joined a sequence of the same prompt instead of making their own."""
     preemptions: int = 0
+    restarts: int = 0
+    """Sequences that gave up what was computed of them, to be computed again, for want of room."""
+    lost_requests: int = 0
+    """Ended for want of room, where computing again would not have given the same."""
     copied_pages: int = 0
     swapped_out_pages: int = 0
     swapped_in_pages: int = 0

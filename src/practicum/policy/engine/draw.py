@@ -21,7 +21,7 @@ from torch import Tensor
 from practicum.policy.engine.penalties import Seen, penalise
 from practicum.policy.engine.truncation import Row, likeliest, truncate, truncates
 from practicum.policy.model.head import Distribution, summarised
-from practicum.protocols import Sampling
+from practicum.sampling import Sampling
 
 NOTHING = -1
 """Drawn where penalties and constraint together leave no token that could be sampled."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 
 from practicum.policy.engine.detokenise import Detokeniser
-from practicum.protocols import Sampling
+from practicum.sampling import Sampling
 from practicum.types import StopReason
 
 

@@ -34,7 +34,7 @@ from practicum.policy.engine.uniforms import Stream
 from practicum.policy.model.precision import EXACT, uniform
 from practicum.policy.model.tokens import Tokens
 from practicum.policy.model.transformer import Transformer
-from practicum.protocols import Completion, Delta, Sampling
+from practicum.sampling import Completion, Delta, Sampling
 from practicum.types import Message, StopReason, WeightVersion
 
 QUIET_TURNS = 2
@@ -299,6 +299,7 @@ class Engine:
 
 def _core(model: Transformer, options: EngineOptions) -> Core:
     kv, shape, dtype = options.kv, model.shape, model.dtype
+    kv.check_layers(shape)
     page = kv.page_bytes(shape, dtype)
     num_pages, num_exact = kv.num_pages(
         shape, dtype, options.cache_bytes, options.max_batch_rows, options.max_step_tokens

@@ -54,6 +54,14 @@ class KvPolicy:
         if self.window is not None and self.top_pages:
             raise UsageError("choose a window or top_pages: within a window every page is read")
 
+    def check_layers(self, shape: Shape) -> None:
+        """Raises UsageError if `layers` names one that the model does not have."""
+        for layer in sorted(self.layers or ()):
+            if not 0 <= layer < shape.num_layers:
+                raise UsageError(
+                    f"layers names {layer}, but those of this model are 0 .. {shape.num_layers - 1}"
+                )
+
     @property
     def is_plain(self) -> bool:
         """Whether all pages are read from where they were written."""

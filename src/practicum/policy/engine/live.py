@@ -11,7 +11,7 @@ from practicum.policy.engine.ending import Ending
 from practicum.policy.engine.penalties import Seen
 from practicum.policy.engine.request import Request
 from practicum.policy.engine.uniforms import Stream
-from practicum.protocols import Completion, Delta
+from practicum.sampling import Completion, Delta
 from practicum.types import StopReason, WeightVersion
 
 Listener = Callable[[Delta], None]

@@ -24,7 +24,8 @@ class EngineOptions:
     cache_bytes: int = CACHE_BYTES
     """For keys and values in fast memory"""
     swap_bytes: int = 0
-    """For keys and values of earlier work outside it; those of preempted calls always find room"""
+    """For keys and values of earlier work outside it; those of preempted calls find room beyond it,
+    as long as the disk has any"""
     swap_folder: Path | None = None
     """Where swapped pages go; None is host memory"""
     speculate: bool = False
@@ -38,7 +39,7 @@ class EngineOptions:
 
     precision: Literal["exact", "w8a8"] = "exact"
     """`w8a8` multiplies in 8 bits: faster, and log-probs are no longer those that a trainer finds,
-    so what it samples is for evaluation, drafts, or training with importance weights"""
+    so what it samples is for evaluation, drafts, or training that accepts the bias"""
 
     def __post_init__(self) -> None:
         for name, least in (("max_batch_rows", 1), ("cache_bytes", 1), ("swap_bytes", 0)):
@@ -57,3 +58,15 @@ class EngineOptions:
             )
         if self.swap_folder is not None and not self.swap_folder.is_dir():
             raise UsageError(f"swap_folder {self.swap_folder} is not a folder; make it first")
+
+    @property
+    def approximations(self) -> str | None:
+        """What computes otherwise than the trainer, in words; None if log-probs are the same."""
+        kv = self.kv
+        parts = {
+            "8-bit products": self.precision != "exact",
+            f"{kv.bits}-bit keys and values": kv.bits != 16,
+            f"a window of {kv.window} tokens": kv.window is not None,
+            f"the {kv.top_pages} pages that matter most": kv.top_pages > 0,
+        }
+        return ", ".join(part for part, applies in parts.items() if applies) or None

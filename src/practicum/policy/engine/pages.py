@@ -8,9 +8,22 @@ is *idle*: it still serves later requests, and may be taken from the tree when n
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 
 PAGE = 32
 """Tokens in a page."""
+
+RETRY_STEPS = 32
+"""After so many steps a full disk is tried again: others write to it and delete from it too."""
+
+Save = Callable[[int, int, bool], bool]
+"""(page, slot, exact): keep the page's contents in the slot, without `exact` those that are coded
+alone. False if there is no room for them."""
+
+
+def nowhere(page: int, slot: int, exact: bool) -> bool:
+    """A `Save` for pools that have nothing outside."""
+    return False
 
 
 def num_pages(num_tokens: int) -> int:
@@ -90,13 +103,18 @@ class Slots:
     """Places for pages outside the pool: host memory or a file.
 
     `limit` binds what is merely kept for later. Pages of sequences that must go on are taken in
-    beyond it, so that preemption never has to lose anything.
+    beyond it, as long as there is room at all.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, save: Save = nowhere) -> None:
         self.limit = limit
+        self.save = save
+        self.is_full = False
+        """Whether nothing can be saved at present, as far as is known: the last try failed, and no
+        slot has been given back since."""
         self._counts: dict[int, int] = {}
         self._free: list[int] = []
+        self._steps_full = 0
 
     @property
     def num_used(self) -> int:
@@ -105,6 +123,23 @@ class Slots:
     @property
     def has_room(self) -> bool:
         return len(self._counts) < self.limit
+
+    def fill(self, page: int, *, exact: bool = False) -> int | None:
+        """Save a page; its slot, now with one holder, or None if there is no room."""
+        slot = self.take()
+        self.is_full = not self.save(page, slot, exact)
+        if not self.is_full:
+            return slot
+        self._steps_full = 0
+        del self._counts[slot]
+        self._free.insert(0, slot)  # the last to be tried again: others have their place already
+        return None
+
+    def begin_step(self) -> None:
+        """A step has passed: now and then try again what failed."""
+        self._steps_full += 1
+        if self._steps_full >= RETRY_STEPS:
+            self.is_full = False
 
     def take(self) -> int:
         """A free slot, now with one holder; a new number if all so far are in use."""
@@ -122,6 +157,7 @@ class Slots:
         if self._counts[slot] == 0:
             del self._counts[slot]
             self._free.append(slot)
+            self.is_full = False
 
     def check(self, holders: dict[int, int]) -> None:
         """Assert that counts are exactly those of the holders, and nothing is lost."""

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from practicum.policy.engine.truncation import Row
-from practicum.protocols import Sampling
+from practicum.sampling import Sampling
 
 LARGEST = 1e9
 """Logits end here either way, so that no penalty can make one infinite."""

@@ -5,9 +5,9 @@ weights that each was computed with, so this is its key: tokens and *eras* (an e
 between two changes of the weights). New work finds only what was computed entirely in the current
 era. A node's contents are in a page of the pool or, swapped out, in a slot.
 
-A preempted sequence pins its nodes: they may be swapped out, but never dropped. So nothing that is
-under way is ever computed twice, and preemption cannot change a completion, not even when the
-weights change in the meantime.
+A preempted sequence pins its nodes: they may be swapped out, but never dropped; where there is no
+room outside they stay. So preemption cannot change a completion, not even when the weights change
+in the meantime.
 """
 
 from __future__ import annotations
@@ -80,6 +80,11 @@ class PrefixTree:
     def __contains__(self, page: int) -> bool:
         return page in self._of_page
 
+    def num_tokens(self, page: int) -> int:
+        """How many tokens in a page are kept here; 0 for none."""
+        node = self._of_page.get(page)
+        return 0 if node is None else len(node.key.tokens)
+
     def match(self, salt: tuple[str, ...], tokens: array[int], limit: int) -> Match:
         """The longest beginning of `tokens[:limit]` that was computed in the current era."""
         node = self._roots.get(salt)
@@ -146,24 +151,43 @@ class PrefixTree:
                 self._swapped[node] = None
         self.trim()
 
-    def evict(self, page: int) -> tuple[int, int] | None:
-        """Take a page from the tree; returns the (page, slot) to save first, None if dropped.
+    def can_evict(self, page: int) -> bool:
+        """Whether `evict` can be expected to succeed."""
+        return not (self.slots.is_full and self._of_page[page].pins) or bool(self._swapped)
 
+    def evict(self, page: int) -> bool:
+        """Take a page from the tree: its contents go to a slot if they may, else they are dropped.
+
+        False if neither can be: a sequence under way needs them, and there is no room outside.
         Others that hold the page keep it.
         """
         node = self._of_page[page]
         if not self.slots.has_room and self._swapped:
-            self._counters.dropped_pages += self._drop(next(iter(self._swapped)))
+            self._drop_longest_unused()
             if page not in self._of_page:  # it was below the dropped one
-                return None
-        if not (node.pins or self.slots.has_room):
-            self._counters.dropped_pages += self._drop(node)
-            return None
-        node.slot = self.slots.take()
+                return True
+        worth_saving = node.pins or (self.slots.has_room and not self.slots.is_full)
+        if worth_saving and self._move_out(node):
+            return True
+        while node.pins and self._swapped:  # what is merely kept gives way to what is under way
+            self._drop_longest_unused()
+            if self._move_out(node):
+                return True
         if not node.pins:
-            self._swapped[node] = None
-        self._leave_page(node)
-        return page, node.slot
+            self._counters.dropped_pages += self._drop(node)
+        return not node.pins
+
+    def forget(self, page: int, pins: int = 0) -> bool:
+        """Leave a page to its only other holder, who has so many pins on it; drop all below it.
+
+        False, and nothing changed, if others need it too.
+        """
+        node = self._of_page.get(page)
+        if node is None or node.pins > pins or self.pages.counts[page] > 2:
+            return False
+        node.pins = 0
+        self._drop(node)
+        return True
 
     def restore(self, node: Node, page: int) -> int:
         """Bring a pinned node back to a page; returns the slot, which the caller now holds."""
@@ -177,7 +201,7 @@ class PrefixTree:
     def trim(self) -> None:
         """Drop the longest unused swapped nodes while there are more than the limit allows."""
         while self._swapped and self.slots.num_used > self.slots.limit:
-            self._counters.dropped_pages += self._drop(next(iter(self._swapped)))
+            self._drop_longest_unused()
 
     def next_era(self) -> None:
         """The weights have changed: drop all that no sequence under way needs."""
@@ -187,6 +211,20 @@ class PrefixTree:
                 if node.parent is not None and not node.pins and node.key in node.parent.children:
                     self._drop(node)
         self._roots = {salt: root for salt, root in self._roots.items() if root.children}
+
+    def _move_out(self, node: Node) -> bool:
+        assert node.page is not None
+        node.slot = self.slots.fill(node.page)
+        if node.slot is None:
+            return False
+        self._counters.swapped_out_pages += 1
+        if not node.pins:
+            self._swapped[node] = None
+        self._leave_page(node)
+        return True
+
+    def _drop_longest_unused(self) -> None:
+        self._counters.dropped_pages += self._drop(next(iter(self._swapped)))
 
     def _place(self, node: Node, page: int) -> None:
         self.pages.enter_tree(page)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from practicum.protocols import Sampling
+from practicum.sampling import Sampling
 from practicum.types import StopReason, WeightVersion
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from practicum.policy.engine.kv_policy import KvPolicy
 from practicum.policy.engine.page_store import PageStore, StepPages
 from practicum.policy.engine.step import Run, Step
+from practicum.policy.model.head import Distribution, distribution
 from practicum.policy.model.native import kernels
 from practicum.policy.model.paged import Reading
 from practicum.policy.model.precision import EXACT, Precision, lower
@@ -41,6 +42,7 @@ class Runner:
         self.store = PageStore(model.shape, num_pages, model.dtype, kv, num_exact, swap_folder)
         self.needed: Callable[[], Iterable[int]] = lambda: ()
         """Pages besides those of the step under way that must stay exact; see `PageStore`"""
+        self._logits = torch.empty(0)
         self._fused = [_fusible(layer) for layer in model.layers if isinstance(layer, Layer)]
 
     def refresh(self) -> None:
@@ -57,8 +59,6 @@ class Runner:
                 yield from self.store.recent_pages(run.sequence.pages, run.first, run.num_tokens)
             yield from (source for source, _ in step.copies)
 
-        for page, slot in step.swap_out:
-            self.store.save(page, slot, exact=slot in step.exact_slots)
         for source, target in step.copies:
             self.store.copy(source, target, needed)
         for slot, page in step.swap_in:
@@ -66,6 +66,14 @@ class Runner:
         token_ids, reading = _lay_out(step.runs)
         x_TD = self._through_layers(token_ids, self.store.open(step.runs, reading, needed))
         return self.model.final_norm(x_TD.index_select(0, _wanted(step.runs)))
+
+    def distribution(self, hidden_ND: Tensor, temperatures_N: Tensor) -> Distribution:
+        """What the model says after each hidden state, until the next call."""
+        model, num_logits = self.model, len(hidden_ND) * self.model.shape.vocab_size
+        if len(self._logits) < num_logits:
+            self._logits = torch.empty(num_logits)
+        softcap = model.shape.logit_softcap
+        return distribution(hidden_ND, model.head, temperatures_N, softcap, self._logits)
 
     def _through_layers(self, token_ids: Tensor, memory: StepPages) -> Tensor:
         model = self.model

@@ -18,6 +18,9 @@ Everything under way stands in one queue in order of arrival: `running` (with pa
 - If a page is missing, the latest arrival that runs is preempted: the tree keeps its pages, pinned,
   and it goes back to the head of `waiting`. So the first arrival always goes on, and as every
   request alone fits the pool, all of them end.
+- Where there is no room outside the pool, nobody is preempted: who lacks a page stays as it is and
+  misses steps until another ends. Only when nobody can go on does one give way. Then the latest
+  that can be computed again with the same result is, later; if there is none, the latest is lost.
 """
 
 from __future__ import annotations
@@ -27,15 +30,13 @@ from collections import deque
 from practicum.errors import UsageError
 from practicum.policy.engine.blocks import Blocks
 from practicum.policy.engine.counters import Counters
-from practicum.policy.engine.pages import PAGE, num_pages
+from practicum.policy.engine.pages import PAGE, Save, num_pages
 from practicum.policy.engine.request import Request
 from practicum.policy.engine.sequence import Sequence
+from practicum.policy.engine.sharing import is_coming
 from practicum.policy.engine.step import Run, Step
 from practicum.policy.engine.tables import PageTables
 from practicum.types import StopReason
-
-WORTH_WAITING = PAGE // 2
-"""Tokens for which a prompt waits a step, to share them with one that is computed in it."""
 
 
 class Scheduler:
@@ -71,6 +72,12 @@ class Scheduler:
         self._joinable: dict[tuple[tuple[str, ...], tuple[int, ...]], Sequence] = {}
         """By salt and prompt: sequences of this era that have not sampled yet."""
         self._step: Step | None = None
+        self.lost: list[Request] = []
+        """Requests that were ended for want of room; whoever tells their callers clears it."""
+
+    def save_with(self, save: Save) -> None:
+        """Move pages out of the pool by this; without it there is no room outside."""
+        self.tables.slots.save = save
 
     def add(self, request: Request) -> None:
         """Queue a request, or let it join a sequence that has the same prompt and sampled nothing.
@@ -110,18 +117,17 @@ class Scheduler:
             sequence.requests.remove(request)
             return
         self._has_sampled(sequence)
-        if sequence in self.running:
-            self.running.remove(sequence)
-        else:
-            self.waiting.remove(sequence)
+        self._leave_queue(sequence)
         self._end(sequence)
 
     def publish(self) -> None:
         """The weights have changed. What is under way goes on with the keys and values it has, and
-        nothing new shares them."""
+        nothing new shares them. What gave its own up cannot have them again and is lost."""
         assert self._step is None, "weights change between steps"
         self.tables.tree.next_era()
         self._joinable = {k: s for k, s in self._joinable.items() if not s.eras}
+        for sequence in [s for s in (*self.running, *self.waiting) if s.is_redone]:
+            self._lose(sequence)
 
     def resize_swap(self, num_slots: int) -> None:
         """Keep at most so many pages outside the pool, besides those of preempted sequences."""
@@ -135,22 +141,23 @@ class Scheduler:
         step = Step()
         # Of unfinished blocks there is fast memory for no more rows than take part in a step.
         while self.tables.blocks.size > 1 and len(self.running) > self.max_rows:
-            self._preempt(step)
-        left = self._decode(step, self.max_step_tokens)
-        left = self._prefill(step, left)
-        self._admit(step, left)
+            if not self._preempt():
+                self._give_way(self.running)
+        self._fill(step)
+        while not step.runs and (self.running or self.waiting):
+            self._give_way([*self.running, *self.waiting])
+            self._fill(step)
         if not step.runs:
-            left_over = self.running or self.waiting
-            assert not left_over, "the first in the queue can always go on"
             return None
         self._step = step
-        # A slot that was filled and given up again within this step needs to be filled only once.
-        last = {slot: page for page, slot in step.swap_out}
-        step.swap_out = [(page, slot) for slot, page in last.items()]
-        self.counters.swapped_out_pages += len(step.swap_out)
         self.counters.copied_pages += len(step.copies)
         self.counters.swapped_in_pages += len(step.swap_in)
         return step
+
+    def _fill(self, step: Step) -> None:
+        left = self._decode(step, self.max_step_tokens)
+        left = self._prefill(step, left)
+        self._admit(step, left)
 
     def _decode(self, step: Step, left: int) -> int:
         """One token, and drafts, for each sequence that lacks just one; returns the budget left."""
@@ -164,37 +171,70 @@ class Scheduler:
             first = sequence.num_computed
             if len(sequence.tokens) - first > 1:
                 continue
-            drafts = sequence.drafts
+            drafts, sequence.drafts = sequence.drafts, ()
             if drafts:
-                assert len(sequence.requests) == 1, "drafts are for one request"
-                sequence.drafts = ()
-                drafts = drafts[: min(num_drafts, sequence.requests[0].num_left - 1)]
+                most = max(request.num_left for request in sequence.requests) - 1
+                drafts = drafts[: min(num_drafts, most)]
             end = first + 1 + len(drafts)
             if not tables.is_writable(sequence, end):
                 if drafts and not tables.make_writable(sequence, end, step):
                     drafts, end = (), first + 1  # nobody is preempted for a guess
                 if not self._make_writable(sequence, end, step):
-                    break
+                    continue
             num_drafts -= len(drafts)
             left -= end - first
             runs.append(Run(sequence, first, end - first, drafts, end - first))
         return left
 
     def _make_writable(self, sequence: Sequence, end: int, step: Step) -> bool:
-        """Preempt later arrivals until there is a page; False if it was this one's own turn."""
+        """Preempt later arrivals until there is a page; False if it was this one's own turn, or if
+        preempting frees none."""
+        num_running = len(self.running)
         while not self.tables.make_writable(sequence, end, step):
-            if self._preempt(step) is sequence:
-                assert self.running, "a request alone fits the pool"
+            if self.tables.slots.is_full or not self._preempt():
+                while len(self.running) < num_running and self.tables.unpark(self.waiting[0]):
+                    self.running.append(self.waiting.popleft())  # it was in vain
+                    self.counters.preemptions -= 1
+                return False
+            if sequence.is_parked:
                 return False
         return True
 
-    def _preempt(self, step: Step) -> Sequence:
-        """Park the latest arrival that runs."""
-        victim = self.running.pop()
-        self.tables.park(victim, step)
-        self.waiting.appendleft(victim)
+    def _preempt(self) -> bool:
+        """Park the latest arrival that runs; False if there is no room for it."""
+        if not self.tables.park(self.running[-1]):
+            return False
+        self.waiting.appendleft(self.running.pop())
         self.counters.preemptions += 1
-        return victim
+        return True
+
+    def _give_way(self, candidates: list[Sequence]) -> None:
+        """There is no room: take from one sequence what was computed of it."""
+        candidates = [sequence for sequence in candidates if sequence.pages or sequence.is_parked]
+        assert len(candidates) > 1, "a request alone can always go on"
+        era = self.tables.tree.era
+        latest = next((s for s in reversed(candidates) if s.can_restart(era)), None)
+        if latest is None:
+            self._lose(candidates[-1])
+            return
+        self._leave_queue(latest)
+        self.tables.restart(latest)
+        # Behind those that are parked: they hold what this one would wait for.
+        self.waiting.insert(sum(other.is_parked for other in self.waiting), latest)
+        self.counters.restarts += 1
+
+    def _lose(self, sequence: Sequence) -> None:
+        """End all requests of a sequence, because it cannot go on."""
+        self.counters.lost_requests += len(sequence.requests)
+        for request in sequence.requests[:]:
+            self.lost.append(request)
+            self.abort(request)
+
+    def _leave_queue(self, sequence: Sequence) -> None:
+        if sequence in self.running:
+            self.running.remove(sequence)
+        else:
+            self.waiting.remove(sequence)
 
     def _prefill(self, step: Step, left: int) -> int:
         """Chunks of the prompts that are under way; returns the budget left."""
@@ -216,33 +256,12 @@ class Scheduler:
         while self.waiting and left and num_requests < self.max_rows:
             sequence = self.waiting[0]
             num_requests += len(sequence.requests)
-            if self._should_wait(sequence, step):
+            if is_coming(sequence, step, self.tables):
                 return
             if not self.tables.open(sequence, num_requests if self.running else 0, step):
                 return
             self.running.append(self.waiting.popleft())
             left -= self._chunk(sequence, step, left)
-
-    def _should_wait(self, sequence: Sequence, step: Step) -> bool:
-        """Whether this step computes a beginning of the sequence that it can have in the next."""
-        if sequence.is_parked:
-            return False
-        least = self.tables.num_known(sequence) + WORTH_WAITING
-        if least >= len(sequence.tokens):
-            return False
-        return any(
-            self._num_shared(sequence, run) >= least
-            for run in step.runs
-            if run.first < run.sequence.num_prompt
-            and run.first + run.num_tokens >= least
-            and run.sequence.salt == sequence.salt
-            and self.tables.is_shareable(run.sequence)
-        )
-
-    def _num_shared(self, sequence: Sequence, run: Run) -> int:
-        """Tokens that a sequence can have from another once a run of that one is done."""
-        same = sequence.num_shared(run.sequence, run.first + run.num_tokens)
-        return self.tables.blocks.reusable(same)
 
     def advance(self, step: Step) -> None:
         """The step has run, and every request of a run with logits has its new tokens."""
@@ -251,55 +270,50 @@ class Scheduler:
         era = self.tables.tree.era
         branches: dict[Sequence, list[Sequence]] = {}
         for sequence, first, num_tokens, drafts, num_logits in step.runs:
-            requests = sequence.requests
-            if not requests:  # aborted while the step ran
+            if not sequence.requests:  # aborted while the step ran
                 continue
             sequence.computed(first + num_tokens - len(drafts), era)
             if sequence.num_computed <= sequence.num_prompt:
                 self.tables.keep(sequence, sequence.num_computed)
             if num_logits:
-                self._append(sequence, drafts)
-                if len(requests) > 1 or requests[0].stop_reason is not None:
-                    branches[sequence] = self._branch(sequence)
-        if branches:
-            self.running = [
-                branch
-                for sequence in self.running
-                for branch in branches.get(sequence, (sequence,))
-            ]
+                branches[sequence] = self._sampled(sequence, drafts)
+        self.running = [
+            branch for sequence in self.running for branch in branches.get(sequence, (sequence,))
+        ]
 
-    def _append(self, sequence: Sequence, drafts: tuple[int, ...]) -> None:
-        """Take over what the (first) request sampled: accepted drafts and one token of its own."""
+    def _sampled(self, sequence: Sequence, drafts: tuple[int, ...]) -> list[Sequence]:
+        """The sequences that go on after this one: one for all requests that were given the same
+        new tokens, which are accepted drafts and one of their own."""
         num_known = len(sequence.tokens) - sequence.num_prompt
         if num_known == 0:
             self._has_sampled(sequence)
-        new = sequence.requests[0].token_ids[num_known:]
-        assert new, "a request of this run was given no token"
-        sequence.tokens.extend(new)
-        if len(new) > 1:
-            assert tuple(new[:-1]) == drafts[: len(new) - 1], "only drafts can be accepted"
-            sequence.computed(len(sequence.tokens) - 1, self.tables.tree.era)
-
-    def _branch(self, sequence: Sequence) -> list[Sequence]:
-        """The sequences that go on after this one: one for each token that was drawn."""
-        by_token: dict[int, list[Request]] = {}
+        by_tokens: dict[tuple[int, ...], list[Request]] = {}
+        longest: tuple[int, ...] = ()
         for request in sequence.requests:
+            new = tuple(request.token_ids[num_known:])
+            assert new, "a request of this run was given no token"
+            assert new[:-1] == drafts[: len(new) - 1], "only drafts can be accepted"
             if request.stop_reason is None:
-                by_token.setdefault(request.token_ids[-1], []).append(request)
+                by_tokens.setdefault(new, []).append(request)
             else:
                 del self._sequence_of[request]
-        if not by_token:
+                longest = max(longest, new, key=len)
+        era = self.tables.tree.era
+        if not by_tokens:
+            sequence.extend(longest, era)
             self.tables.keep(sequence, sequence.num_computed)
             self._end(sequence)
             return []
-        (token_id, sequence.requests), *others = by_token.items()
-        sequence.tokens[-1] = token_id  # the first branch stays what it was
+        (first, sequence.requests), *others = by_tokens.items()
         branches = [sequence]
-        for token_id, requests in others:
-            branch = self.tables.fork(sequence, requests, token_id)
+        for new, requests in others:
+            branch = self.tables.fork(sequence, requests, new)
             for request in requests:
                 self._sequence_of[request] = branch
             branches.append(branch)
+        sequence.extend(first, era)  # the first branch stays what it was
+        if others:
+            self.tables.cut(sequence)
         return branches
 
     def _end(self, sequence: Sequence) -> None:

@@ -7,6 +7,7 @@ the branches share all pages by reference, and one that writes into a shared pag
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence as Sequence_
 from dataclasses import dataclass, field
 
 from practicum.policy.engine.pages import PAGE, num_pages
@@ -41,7 +42,9 @@ class Sequence:
     a new entry only where the weights changed under way."""
     drafts: tuple[int, ...] = ()
     """Guesses at its next tokens, to be verified in the next step. Set by the engine before
-    `Scheduler.schedule`, which takes them; only for a sequence with one request."""
+    `Scheduler.schedule`, which takes them."""
+    has_begun: bool = False
+    """Whether it was admitted before"""
     parked: list[Node] = field(default_factory=list[Node])
     """While preempted: the pinned nodes that hold its computed tokens."""
     parked_slots: list[int] = field(default_factory=list[int])
@@ -58,6 +61,11 @@ class Sequence:
         return bool(self.parked or self.parked_slots)
 
     @property
+    def is_redone(self) -> bool:
+        """Whether tokens that were sampled already must be computed a second time."""
+        return self.num_prompt < len(self.tokens) and self.num_computed + 1 < len(self.tokens)
+
+    @property
     def salt(self) -> tuple[str, ...]:
         return self.requests[0].salt
 
@@ -71,6 +79,14 @@ class Sequence:
         """Whether everything was computed with the weights of this era."""
         return len(self.eras) == 1 and self.eras[0][1] == era
 
+    def can_restart(self, era: int) -> bool:
+        """Whether computing everything again, in this era, would give the same tokens."""
+        return len(self.tokens) == self.num_prompt or self.of_one_era(era)
+
+    def restart(self) -> None:
+        """Forget that anything was computed."""
+        self.num_computed, self.eras, self.drafts = 0, [], ()
+
     def num_shared(self, other: Sequence, end: int) -> int:
         """Length of the common beginning with the other's first `end` tokens."""
         end = min(end, len(self.tokens) - 1, len(other.tokens))
@@ -81,12 +97,20 @@ class Sequence:
                 return start + next(i for i, (a, b) in enumerate(zip(mine, theirs)) if a != b)
         return end
 
-    def fork(self, requests: list[Request], token_id: int) -> Sequence:
-        """A branch whose requests drew `token_id`. The caller counts its references to pages."""
-        tokens = self.tokens[:]
-        tokens[-1] = token_id
-        pages = self.pages[: num_pages(self.num_computed)]
-        return Sequence(requests, self.num_prompt, tokens, pages, self.num_computed, self.eras[:])
+    def extend(self, new: Sequence_[int], era: int) -> None:
+        """Take in sampled tokens. All but the last were guessed, and computed in this era."""
+        self.tokens.extend(new)
+        if len(new) > 1:
+            self.computed(len(self.tokens) - 1, era)
+
+    def fork(self, requests: list[Request], new: Sequence_[int], era: int) -> Sequence:
+        """A branch whose requests drew these tokens, as in `extend`, which this one has not taken
+        in yet. The caller counts its references to pages."""
+        branch = Sequence(requests, self.num_prompt, self.tokens[:], has_begun=True)
+        branch.num_computed, branch.eras = self.num_computed, self.eras[:]
+        branch.extend(new, era)
+        branch.pages = self.pages[: num_pages(branch.num_computed)]
+        return branch
 
     def page_keys(self, end: int) -> list[PageKey]:
         """What determines the contents of each page, for the tokens before `end`."""

@@ -20,11 +20,17 @@ class Stats:
     prompt_tokens: int = 0
     """Of all requests, as asked."""
     computed_prompt_tokens: int = 0
-    """What went through the network: equal prompts and common beginnings counted once."""
+    """What went through the network: equal prompts and common beginnings counted once, and all
+    that had to be computed a second time."""
     sampled_tokens: int = 0
     decode_steps: int = 0
     decode_rows: int = 0
     """Rows summed over decode steps; samples that agree so far share one."""
+    drafted_tokens: int = 0
+    """Guesses that were run, each in a row of its own."""
+    accepted_tokens: int = 0
+    """Tokens that needed no step of their own, because a guess before them came true: one for each
+    request that it served."""
     prefill_s: float = 0.0
     decode_s: float = 0.0
 

@@ -35,17 +35,13 @@ class Run(NamedTuple):
 
 @dataclass(slots=True)
 class Step:
-    """Work in the order in which it must be done: `swap_out`, `copies`, `swap_in`, `runs`.
+    """Work in the order in which it must be done: `copies`, `swap_in`, `runs`.
 
     What one list writes, a later one may read; what one list reads, a later one may overwrite.
     Within a list the order is free if all reads come before all writes, as in
     `pool[targets] = pool[sources]`: no place is written twice.
     """
 
-    swap_out: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
-    """(page, slot): save the page's contents to the slot."""
-    exact_slots: set[int] = field(default_factory=set[int])
-    """Slots that must hold exact contents; for others codes will do where there are some."""
     copies: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     """(source page, target page)."""
     swap_in: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from practicum.protocols import Sampling
+from practicum.sampling import Sampling
 
 Row = npt.NDArray[np.float32]
 

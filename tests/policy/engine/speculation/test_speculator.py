@@ -153,6 +153,23 @@ def test_requests_that_agree_so_far_are_worth_more_than_one() -> None:
         assert speculator.drafts([shared, alone]) == expected, num_requests
 
 
+def test_only_those_who_draw_alike_are_counted_on() -> None:
+    """Sixteen agree so far; a guess is for the first and for those that draw as it does."""
+
+    class Half(Wrong):
+        def propose(self, views: Sequence[View], max_guesses: int) -> list[list[Guess]]:
+            return [[Guess(1, 0.15)] for _ in views]
+
+    for num_apart, expected in ((0, [[1]]), (15, [[]])):
+        speculator = Speculator([Half()], clock=Clock())
+        for _ in range(20):
+            for rows in (1, 2, 3):
+                speculator.stepped(rows, 0.1 + 0.01 * rows)
+        version = some(1)[0].view().version
+        view = View("a", "k", (1, 2), (), version, 9, num_requests=16, num_apart=num_apart)
+        assert speculator.drafts([view]) == expected
+
+
 def test_unusable_settings_are_refused() -> None:
     with pytest.raises(UsageError, match="max_guesses"):
         Speculator([], max_guesses=0)

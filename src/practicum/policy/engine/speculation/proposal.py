@@ -43,7 +43,15 @@ class View:
     uniforms: Sequence[float] | None = ()
     """The numbers that will draw the next tokens, as many as are known; None if it is greedy."""
     num_requests: int = 1
-    """How many requests a right guess serves."""
+    """How many requests agree so far, and share a row."""
+    num_apart: int = 0
+    """How many of them draw by numbers of their own: a guess that comes true for this one may be
+    wrong for them, so none is made for their sake."""
+
+    @property
+    def num_served(self) -> int:
+        """How many requests a right guess serves for certain."""
+        return self.num_requests - self.num_apart
 
     def context(self, num_tokens: int) -> list[int]:
         """The last tokens of prompt and completion together."""

@@ -158,7 +158,7 @@ class Speculator:
                 self.acceptance.probability(name, view.request_id, guess.confidence)
                 for guess in guesses
             ]
-            gains = [view.num_requests * gain for gain in accumulate(likely, mul)]
+            gains = [view.num_served * gain for gain in accumulate(likely, mul)]
             if sum(gains) > sum(best[2]):
                 best = (name, guesses, gains)
         return best
