@@ -9,15 +9,8 @@ from typing import Any
 
 from practicum.environment.domains.domain import Domain, Limits
 from practicum.protocols import SandboxPool
-from practicum.types import (
-    Message,
-    Report,
-    Split,
-    Task,
-    Trajectory,
-    Verdict,
-    VerifierId,
-)
+from practicum.types import Message, Split, Task, Trajectory
+from practicum.verdicts import Report, Verdict, VerifierId
 
 ID = VerifierId("same_text", "1", "test")
 

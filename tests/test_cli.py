@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from practicum.cli import main, split_overrides
+from practicum.cli import main
 
 
 def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
@@ -114,11 +114,3 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path):
     command = f"{sys.executable} -m practicum domains --json | head -c 10"
     ran = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True)
     assert "Traceback" not in ran.stderr
-
-
-def test_overrides_are_told_apart_from_words():
-    words = ["train", "demo", "--train.steps", "3", "--domains.floor=0.1", "--seed", "1"]
-    assert split_overrides(words) == (
-        ["train", "demo", "--seed", "1"],
-        {"train.steps": "3", "domains.floor": "0.1"},
-    )

@@ -35,6 +35,23 @@ def test_every_shipped_recipe_is_valid(name: str):
         ({"train.steps": '"3"'}, "train.steps.*integer"),
         ({"sandbox.unsafe": "1"}, "sandbox.unsafe.*boolean"),
         ({"threads": "99999999999"}, "threads"),
+        ({"engine.kind": "vlm"}, "engine.kind.*'vllm'"),
+        ({"engine.speculat": "true"}, r"'engine.speculat'.*Did you mean 'speculate'"),
+        ({"engine.kv.bit": "8"}, r"'engine.kv.bit'.*Did you mean 'bits'"),
+        ({"engine.kv.bits": "5"}, "engine.kv.bits.*16, 8 or 4"),
+        ({"engine.kv.recent": "100"}, "engine.kv.recent.*multiple of 128"),
+        ({"engine.kv.recent": "128"}, "engine.kv.*where bits or top_pages"),
+        ({"engine.kv.window": "64", "engine.kv.top_pages": "2"}, "a window or top_pages"),
+        ({"engine.kv.sinks": "4"}, "sinks.*set window"),
+        ({"engine.kv.layers": "[1]"}, "layers.*set one of them"),
+        ({"engine.cache_gb": "0"}, "engine.cache_gb"),
+        ({"engine.url": "http://127.0.0.1:8000"}, "url is for kind 'vllm-server' or .*'own'"),
+        ({"engine.options.max_model_len": "64"}, "options is for kind 'vllm'"),
+        ({"engine.kind": "vllm", "engine.kv.bits": "8"}, "kv is for kind 'own'.*'vllm'"),
+        ({"engine.kind": "vllm", "engine.precision": "w8a8"}, "precision is for kind 'own'"),
+        ({"engine.kind": "vllm-server"}, "needs the url of a server"),
+        ({"engine.kind": "sglang-server", "engine.url": "127.0.0.1"}, "needs the url of a server"),
+        ({"engine.kind": "openai-server", "engine.url": "http://h", "sft.steps": "3"}, "sft.steps"),
     ],
 )
 def test_a_setting_that_cannot_work_is_refused_with_its_place(
@@ -43,6 +60,16 @@ def test_a_setting_that_cannot_work_is_refused_with_its_place(
     tree = {"seed": 1}
     with pytest.raises(UsageError, match=message):
         resolve(tree, overrides)
+
+
+@pytest.mark.parametrize(
+    "secret", [{"engine.url": "http://me:hunter2@h"}, {"engine.api_key_env": "sk-hunter2"}]
+)
+def test_a_key_in_a_recipe_is_refused_and_not_repeated(secret: dict[str, str]):
+    server = {"engine.kind": "vllm-server", "engine.url": "http://h"}
+    with pytest.raises(UsageError, match="api_key_env") as refused:
+        resolve({}, server | secret)
+    assert "hunter2" not in str(refused.value)
 
 
 def test_an_unknown_recipe_names_the_nearest():
@@ -81,6 +108,15 @@ def test_overrides_arrive_with_their_types(seed: int, output: str):
     assert (config.seed, config.output) == (seed, output)
 
 
-def test_a_written_config_reads_back_equal():
-    config = load_recipe("demo", {"seed": "3"})
+@pytest.mark.parametrize(
+    "engine",
+    [
+        {},
+        {"engine.kv.window": "64", "engine.kv.layers": "[0, 2]"},
+        {"engine.kind": "vllm", "engine.options": "{ max_model_len = 64, dtype = 'auto' }"},
+        {"engine.kind": "sglang-server", "engine.url": "https://h:30000/v1"},
+    ],
+)
+def test_a_written_config_reads_back_equal(engine: dict[str, str]):
+    config = load_recipe("demo", {"seed": "3"} | engine)
     assert RunConfig.model_validate_json(config.model_dump_json()) == config

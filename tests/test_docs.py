@@ -1,9 +1,12 @@
 """The documentation's code is run, so that it cannot drift from the code."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
+
+from practicum.config import resolve
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -15,6 +18,13 @@ def test_the_code_of_a_page_runs_from_top_to_bottom(page: str):
     namespace: dict[str, object] = {}
     for block in blocks:
         exec(compile(block, page, "exec"), namespace)  # noqa: S102 - our own documentation
+
+
+def test_the_recipes_of_the_engine_guide_are_valid():
+    page = (DOCS / "guides/choose-an-engine.md").read_text()
+    blocks = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    kinds = [resolve(tomllib.loads(block), {}).engine.kind for block in blocks]
+    assert kinds == ["own", "vllm-server"]
 
 
 def test_the_readme_prints_the_loop_as_it_is():

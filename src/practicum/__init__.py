@@ -27,16 +27,8 @@ if TYPE_CHECKING:
     from practicum.errors import PracticumError, UsageError
     from practicum.loop import Loop
     from practicum.stages import resume, train
-    from practicum.types import (
-        Group,
-        Message,
-        Outcome,
-        Segment,
-        Task,
-        Trajectory,
-        Verdict,
-        Violation,
-    )
+    from practicum.types import Message, Outcome, Segment, Task, Trajectory
+    from practicum.verdicts import Group, Verdict, Violation
 
 __version__ = "0.1.0"
 
@@ -61,14 +53,14 @@ _HOME = {
     "PracticumError": "errors",
     "UsageError": "errors",
     "Loop": "loop",
-    "Group": "types",
+    "Group": "verdicts",
     "Message": "types",
     "Outcome": "types",
     "Segment": "types",
     "Task": "types",
     "Trajectory": "types",
-    "Verdict": "types",
-    "Violation": "types",
+    "Verdict": "verdicts",
+    "Violation": "verdicts",
 }
 __all__ = [
     "DOMAINS",

@@ -7,19 +7,20 @@ heavy is imported inside the commands, so that `--help` is instant.
 
 from __future__ import annotations
 
-import json
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Literal, NoReturn
 
 import cyclopts
 import cyclopts.validators
 from cyclopts import App, Parameter
 
 from practicum import __version__
+from practicum.cli_bench import bench
+from practicum.cli_options import Json, UnsafeSandbox, load_config, recipe_keys, split_overrides
 from practicum.errors import PracticumError, UsageError
+from practicum.startup import lasting
 
 app = App(
     name="practicum",
@@ -30,17 +31,7 @@ app = App(
 )
 data = App(name="data", help="Fetch models; list data and their licences.")
 app.command(data)
-bench = App(name="bench", help="Measure ourselves beside peers in their own environments.")
 app.command(bench)
-
-_KEY = re.compile(r"--([a-z_0-9]+(?:\.[a-z_0-9]+)+|name|threads)(?:=(.*))?", re.DOTALL)
-"""A dotted path, or a key of a recipe's top level that has no option of its own."""
-
-UnsafeSandbox = Annotated[
-    bool,
-    Parameter(negative=(), help="Run model-written code without isolation where there is none."),
-]
-Json = Annotated[bool, Parameter(name="--json", negative=(), help="Print JSON.")]
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
@@ -49,8 +40,8 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         arguments, overrides = split_overrides(sys.argv[1:] if argv is None else argv)
         if overrides and arguments[:1] not in (["demo"], ["train"], ["sft"]):
             raise UsageError(f"--{min(overrides)} is a key of a recipe; this command takes none")
-        _overrides.clear()
-        _overrides.update(overrides)
+        recipe_keys.clear()
+        recipe_keys.update(overrides)
         code = app(arguments, exit_on_error=False, print_error=False)
         sys.exit(code if isinstance(code, int) else 0)
     except cyclopts.CycloptsError as error:
@@ -66,52 +57,9 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         _fail("stopped", 130)
 
 
-_overrides: dict[str, str] = {}
-
-
-def split_overrides(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Separate `--section.key value` (or `=value`) from the rest.
-
-    Example:
-        >>> split_overrides(["train", "demo", "--train.steps", "3"])
-        (['train', 'demo'], {'train.steps': '3'})
-    """
-    if argv[:1] == ["bench"]:  # it has a --threads of its own
-        return list(argv), {}
-    rest: list[str] = []
-    overrides: dict[str, str] = {}
-    words = iter(argv)
-    for word in words:
-        match = _KEY.fullmatch(word)
-        if match is None:
-            rest.append(word)
-            continue
-        value = match[2] if match[2] is not None else next(words, None)
-        if value is None:
-            raise UsageError(f"{word} needs a value")
-        overrides[match[1]] = value
-    return rest, overrides
-
-
 def _fail(message: str, code: int) -> NoReturn:
     print(f"practicum: {message}", file=sys.stderr)
     sys.exit(code)
-
-
-def _load(
-    recipe: str, model: str | None, seed: int | None, output: str | None, unsafe: bool
-) -> Any:
-    from practicum.config import load_recipe
-
-    overrides = dict(_overrides)
-    for key, value in (("model.path", model), ("output", output)):
-        if value is not None:
-            overrides[key] = json.dumps(value)
-    if seed is not None:
-        overrides["seed"] = str(seed)
-    if unsafe:
-        overrides["sandbox.unsafe"] = "true"
-    return load_recipe(recipe, overrides)
 
 
 @app.command
@@ -133,8 +81,9 @@ def demo(
     output
         Folder for runs.
     """
-    config = _load("demo", model, seed, output, unsafe_sandbox)
-    from practicum import build, stages
+    config = load_config("demo", model, seed, output, unsafe_sandbox)
+    with lasting():
+        from practicum import build, stages
 
     if config.model.path in build.KNOWN:
         build.fetch(config.model.path)
@@ -164,9 +113,10 @@ def train(
     output
         Folder for runs.
     """
-    from practicum import stages
+    with lasting():
+        from practicum import stages
 
-    stages.train(_load(recipe, model, seed, output, unsafe_sandbox))
+    stages.train(load_config(recipe, model, seed, output, unsafe_sandbox))
     return 0
 
 
@@ -179,16 +129,18 @@ def sft(
     output: str | None = None,
 ) -> int:
     """Only the supervised stage of a recipe: imitate worked solutions, evaluate, export."""
-    from practicum import stages
+    with lasting():
+        from practicum import stages
 
-    stages.supervise(_load(recipe, model, seed, output, False))
+    stages.supervise(load_config(recipe, model, seed, output, False))
     return 0
 
 
 @app.command
 def resume(run: str) -> int:
     """Continue a stopped or killed run from its last checkpoint, bit for bit on CPU."""
-    from practicum import stages
+    with lasting():
+        from practicum import stages
 
     stages.resume(Path(run))
     return 0
@@ -259,7 +211,8 @@ def doctor(
         With --parity, compare with this implementation too.
     """
     if parity is not None:
-        from practicum.parity import check_parity
+        with lasting():
+            from practicum.parity import check_parity
 
         return check_parity(parity, against_transformers=against is not None, as_json=json)
     if against is not None:
@@ -311,8 +264,9 @@ def serve(
     grace_s
         Seconds that requests under way have to finish once the server is asked to stop.
     """
-    from practicum.policy.engine.options import EngineOptions
-    from practicum.serving import serve_model
+    with lasting():
+        from practicum.policy.engine.options import EngineOptions
+        from practicum.serving import serve_model
 
     if api_key == "":
         raise UsageError("the API key is empty; give one, or none")
@@ -348,69 +302,3 @@ def data_model(name: str) -> int:
 
     print(fetch(name))
     return 0
-
-
-@bench.default
-def bench_one(what: str = "update", *, peer: str | None = None, json: Json = False) -> int:
-    """Measure ourselves, side by side with a peer in its own environment (`make peers`).
-
-    Parameters
-    ----------
-    what
-        `update`: seconds and memory of one GRPO update, by phase; `engine` and `long` have their
-        own options.
-    peer
-        `trl`.
-    """
-    if what != "update":
-        raise UsageError(f"no benchmark {what!r}; there is: update, engine, long")
-    from practicum.bench.update import bench_update
-
-    return bench_update(peer=peer, as_json=json)
-
-
-@bench.command
-def engine(
-    *,
-    peers: str = "",
-    threads: str = "1",
-    only: str = "",
-    repetitions: int = 3,
-    json: Json = False,
-) -> int:
-    """Measure generation: tokens per CPU second and second, memory, start, reuse, the roof.
-
-    Parameters
-    ----------
-    peers
-        Any of `transformers,vllm,vllm-compiled,openvino`.
-    threads
-        Numbers of threads, such as `1,2`.
-    only
-        Any of `rollout,rows,shared,turns,frontier`; all but the last if none is named.
-    repetitions
-        How often every contender does every work; medians count.
-    """
-    from practicum.bench.engine import bench_engine
-
-    return bench_engine(
-        peers=peers, threads=threads, only=only, repetitions=repetitions, as_json=json
-    )
-
-
-@bench.command
-def long(*, only: str = "", threads: int = 1, quick: bool = False, json: Json = False) -> int:
-    """Measure long contexts: prefill, decode, what approximations cost, bytes per token.
-
-    Parameters
-    ----------
-    only
-        Any of `prefill,tiny,sinks,decode,quality,needles,costs`; all if none is named.
-    threads
-        Number of threads.
-    quick
-        Small sizes, only to see that everything runs.
-    """
-    from practicum.bench.long_context import bench_long
-
-    return bench_long(only=only, threads=threads, quick=quick, as_json=json)

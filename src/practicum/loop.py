@@ -19,7 +19,8 @@ from practicum.environment.rollout.rollouts import RolloutEngine
 from practicum.environment.scheduling.buffer import Buffer, Slot
 from practicum.observe.step_metrics import step_metrics
 from practicum.protocols import Curriculum, Policy, Sink, Store, Trainer
-from practicum.types import Task, judged
+from practicum.types import Task
+from practicum.verdicts import judged
 
 
 @dataclass(slots=True)

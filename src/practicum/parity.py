@@ -28,7 +28,7 @@ from practicum.policy.model.transformer import Transformer
 from practicum.policy.model.weights import load_transformer
 from practicum.policy.train.logprobs import token_logprobs
 from practicum.policy.train.recompute import hidden_states
-from practicum.protocols import Completion, Sampling
+from practicum.sampling import Completion, Sampling
 
 Dtype = Literal["bfloat16", "float32"]
 Other = Literal["trainer", "transformers"]

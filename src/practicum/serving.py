@@ -20,7 +20,7 @@ from practicum.policy.engine.options import EngineOptions
 from practicum.policy.model.hub import find_model
 from practicum.policy.model.tokens import Tokens
 from practicum.policy.model.weights import load_transformer
-from practicum.protocols import Sampling
+from practicum.sampling import Sampling
 
 Dtype = Literal["bfloat16", "float32"]
 

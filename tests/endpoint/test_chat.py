@@ -8,7 +8,7 @@ import pytest
 
 from endpoint.served import Served, serving
 from practicum.endpoint import Delta
-from practicum.protocols import Constraint
+from practicum.sampling import Constraint
 from practicum.testing import FakePolicy
 from practicum.testing.streaming import END, FakeStreamingPolicy, fake_logprob
 

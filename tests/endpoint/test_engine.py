@@ -21,7 +21,7 @@ from practicum.policy.engine.engine import Engine
 from practicum.policy.model.tiny import write_tiny
 from practicum.policy.model.tokens import Tokens
 from practicum.policy.model.weights import load_transformer
-from practicum.protocols import Sampling
+from practicum.sampling import Sampling
 from practicum.types import Message
 
 HELLO: Any = [{"role": "user", "content": "hello"}]

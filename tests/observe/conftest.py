@@ -22,22 +22,8 @@ from practicum.observe.run_folder import RunFolder
 from practicum.observe.runlog import RunLog
 from practicum.observe.step_metrics import step_metrics
 from practicum.observe.store import TrajectoryStore
-from practicum.types import (
-    Failure,
-    Finding,
-    Group,
-    Message,
-    Outcome,
-    Report,
-    Segment,
-    StopReason,
-    Task,
-    Trajectory,
-    Usage,
-    Verdict,
-    VerifierId,
-    Violation,
-)
+from practicum.types import Failure, Message, Outcome, Segment, StopReason, Task, Trajectory, Usage
+from practicum.verdicts import Finding, Group, Report, Verdict, VerifierId, Violation
 
 MakeGroup = Callable[..., Group]
 BuildRun = Callable[..., Path]

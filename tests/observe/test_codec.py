@@ -16,7 +16,6 @@ from practicum.observe.codec import from_json, from_msgpack, to_json, to_msgpack
 from practicum.types import (
     Environment,
     Failure,
-    Group,
     Message,
     Outcome,
     Segment,
@@ -24,10 +23,8 @@ from practicum.types import (
     Task,
     Trajectory,
     Usage,
-    Verdict,
-    VerifierId,
-    Violation,
 )
+from practicum.verdicts import Group, Verdict, VerifierId, Violation
 
 text = st.text(max_size=40)  # hypothesis leaves lone surrogates out; they have their own test
 float32 = st.floats(width=32)

@@ -20,7 +20,7 @@ from practicum.observe.run_folder import RunFolder
 from practicum.observe.store import TrajectoryStore
 from practicum.observe.summary import summarise
 from practicum.observe.view import view_run, view_trajectories, view_trajectory
-from practicum.types import Group
+from practicum.verdicts import Group
 
 
 @pytest.fixture

@@ -17,7 +17,8 @@ import pytest
 from practicum.observe.html import headline, render_report, write_report
 from practicum.observe.runlog import LoggedFinding
 from practicum.observe.summary import RunSummary, summarise
-from practicum.types import Failure, Finding, Message, Outcome, VerifierId, Violation
+from practicum.types import Failure, Message, Outcome
+from practicum.verdicts import Finding, VerifierId, Violation
 
 BuildRun = Callable[..., Path]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from practicum.observe.runlog import RunLog, read_events, read_findings
-from practicum.types import Finding
+from practicum.verdicts import Finding
 
 NEVER = Finding("never_passes", "addition", "0 of 48 attempts", "task-1")
 SHARE = Finding("infra_share", "reversal", "31 % of attempts were lost")

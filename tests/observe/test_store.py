@@ -20,7 +20,8 @@ from practicum.errors import StoreError, UsageError
 from practicum.observe.files import DamagedWarning
 from practicum.observe.segments import decode_segment, encode_segment
 from practicum.observe.store import TrajectoryStore
-from practicum.types import Group, Message, Outcome
+from practicum.types import Message, Outcome
+from practicum.verdicts import Group
 
 MakeGroup = Callable[..., Group]
 

@@ -18,7 +18,7 @@ from practicum.observe.sampling import choose
 from practicum.observe.step_numbers import read_step
 from practicum.observe.store import TrajectoryStore
 from practicum.observe.summary import summarise
-from practicum.types import Group
+from practicum.verdicts import Group
 
 BuildRun = Callable[..., Path]
 

@@ -14,7 +14,8 @@ from rich.console import Console
 from practicum.errors import UsageError
 from practicum.observe.store import TrajectoryStore
 from practicum.observe.view import view_run, view_trajectories, view_trajectory
-from practicum.types import Group, Message, Outcome
+from practicum.types import Message, Outcome
+from practicum.verdicts import Group
 
 HOSTILE = "[bold red]x[/] [link=http://evil]y[/link] \x1b]8;;http://evil\x07z\x1b[2J \u202egnp"
 

@@ -1,6 +1,6 @@
 """The fake policy keeps the promises that tests of staleness rest on."""
 
-from practicum.protocols import Sampling
+from practicum.sampling import Sampling
 from practicum.testing import FakePolicy
 from practicum.types import WeightVersion
 

@@ -49,7 +49,7 @@ def main() -> None:
     import torch
 
     from practicum.bench.ours_engine import open_engine
-    from practicum.protocols import Completion, Sampling
+    from practicum.sampling import Completion, Sampling
 
     folder, precision = Path(sys.argv[1]), sys.argv[2]
     engine = open_engine(folder, precision=precision, kv_bytes=KV_BYTES)

@@ -21,8 +21,9 @@ from practicum.policy.engine.engine import Engine
 from practicum.policy.model.tokens import Tokens
 from practicum.policy.model.weights import load_transformer
 from practicum.policy.train.trainer import RLTrainer
-from practicum.protocols import Sampling
-from practicum.types import Message, Outcome, Segment, Trajectory, Verdict, VerifierId
+from practicum.sampling import Sampling
+from practicum.types import Message, Outcome, Segment, Trajectory
+from practicum.verdicts import Verdict, VerifierId
 
 VERIFIER = VerifierId(name="exact", version="1", digest="")
 

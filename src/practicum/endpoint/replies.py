@@ -10,7 +10,8 @@ from typing import Any, Protocol
 
 from practicum.endpoint.refusals import server_error
 from practicum.endpoint.streaming import Delta, Json
-from practicum.protocols import Policy, Sampling
+from practicum.protocols import Policy
+from practicum.sampling import Sampling
 from practicum.types import StopReason
 
 FINISH = {

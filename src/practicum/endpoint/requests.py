@@ -62,7 +62,7 @@ class StructuredOutputs(Body):
 
 
 class Wanted(Body):
-    """What both kinds of request have. Beyond OpenAI's fields: those of `protocols.Sampling`."""
+    """What both kinds of request have. Beyond OpenAI's fields: those of `Sampling`."""
 
     model: str
     n: int = Field(default=1, ge=1, le=128)

@@ -1,4 +1,4 @@
-"""From a request's fields to `protocols.Sampling`, and from its formats to a `Constraint`."""
+"""From a request's fields to `Sampling`, and from its formats to a `Constraint`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from practicum.endpoint.refusals import Refusal
 from practicum.endpoint.requests import ChatBody, StructuredOutputs, Wanted
 from practicum.endpoint.streaming import Json
-from practicum.protocols import Constraint, Sampling
+from practicum.sampling import Constraint, Sampling
 
 MAX_STOPS = 32
 ANY_OBJECT = '{"type": "object"}'

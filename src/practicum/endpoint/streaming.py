@@ -10,7 +10,8 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Protocol, runtime_checkable
 
-from practicum.protocols import Delta, Policy, Sampling
+from practicum.protocols import Policy
+from practicum.sampling import Delta, Sampling
 
 __all__ = ["Delta", "NamesTokens", "RendersChat", "StreamingPolicy", "deltas"]
 

@@ -14,18 +14,8 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from practicum.types import (
-    Failure,
-    Group,
-    Message,
-    Outcome,
-    Segment,
-    StopReason,
-    Task,
-    Trajectory,
-    Usage,
-    Verdict,
-)
+from practicum.types import Failure, Message, Outcome, Segment, StopReason, Task, Trajectory, Usage
+from practicum.verdicts import Group, Verdict
 
 T = TypeVar("T", Task, Trajectory, Verdict, Group)
 

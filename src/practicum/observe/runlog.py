@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from practicum.observe.files import disk_error, torn_bytes
-from practicum.types import Finding
+from practicum.verdicts import Finding
 
 
 @dataclass(frozen=True, slots=True)

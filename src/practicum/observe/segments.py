@@ -16,7 +16,8 @@ from typing import Any, cast
 
 from practicum.errors import UsageError
 from practicum.observe.codec import from_msgpack, little_endian, to_msgpack, without_surrogates
-from practicum.types import Group, Task, Trajectory, Verdict
+from practicum.types import Task, Trajectory
+from practicum.verdicts import Group, Verdict
 
 SEGMENT_FORMAT = 1
 

@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from practicum.statistics import clustered_mean
-from practicum.types import Group, Report
+from practicum.verdicts import Group, Report
 
 
 def step_metrics(

@@ -26,7 +26,8 @@ from practicum.observe.segments import (
     encode_segment,
     trajectory_row,
 )
-from practicum.types import Group, Outcome, Task, Trajectory, Verdict
+from practicum.types import Outcome, Task, Trajectory
+from practicum.verdicts import Group, Verdict
 
 _NAME = re.compile(r"\d{8,}-[0-9a-f]{32}\.parquet")
 

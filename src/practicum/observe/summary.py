@@ -24,7 +24,8 @@ from practicum.observe.sampling import choose
 from practicum.observe.segments import SEGMENT_FORMAT, TrajectoryRow
 from practicum.observe.step_numbers import StepNumbers, read_step, token_rate
 from practicum.observe.store import Attempt, TrajectoryStore
-from practicum.types import Outcome, VerifierId
+from practicum.types import Outcome
+from practicum.verdicts import VerifierId
 
 
 @dataclass(frozen=True, slots=True)

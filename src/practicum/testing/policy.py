@@ -7,7 +7,7 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 
 from practicum.errors import UsageError
-from practicum.protocols import Completion, Sampling
+from practicum.sampling import Completion, Sampling
 from practicum.types import Message, StopReason, WeightVersion
 
 Answer = Callable[[str, random.Random], str]

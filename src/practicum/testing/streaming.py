@@ -16,7 +16,7 @@ from typing import Any
 
 from practicum.endpoint.streaming import Delta
 from practicum.errors import UsageError
-from practicum.protocols import Completion, Sampling
+from practicum.sampling import Completion, Sampling
 from practicum.testing.policy import Answer
 from practicum.types import Message, StopReason, WeightVersion
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from practicum.protocols import Metrics, Policy
 from practicum.testing.policy import FakePolicy
-from practicum.types import Trajectory, Verdict, WeightVersion
+from practicum.types import Trajectory, WeightVersion
+from practicum.verdicts import Verdict
 
 
 class FakeTrainer:

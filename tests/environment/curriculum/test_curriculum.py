@@ -13,7 +13,8 @@ from practicum.environment.curriculum import PassRateCurriculum, Scheduler
 from practicum.environment.domains import draw_pool, get_domain
 from practicum.errors import UsageError
 from practicum.protocols import Curriculum
-from practicum.types import Report, Task, TaskResult
+from practicum.types import Task
+from practicum.verdicts import Report, TaskResult
 
 NAMES = ("addition", "reversal", "max_of_three")
 POOL = draw_pool(map(get_domain, NAMES), seed=0, split="train", size=60)

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from practicum.environment.curriculum.difficulty import DECAY, PassRates, expected_variance
 from practicum.environment.domains import draw_pool, get_domain
 from practicum.errors import UsageError
-from practicum.types import Task, TaskResult
+from practicum.types import Task
+from practicum.verdicts import TaskResult
 
 POOL = draw_pool([get_domain("addition")], seed=0, split="train", size=300)
 EASY = [task for task in POOL.values() if task.difficulty == 0.0]

@@ -13,7 +13,7 @@ from practicum.environment.domains.registry import BUILT_IN, RESERVED, Domains
 from practicum.environment.domains.scripted import scripted
 from practicum.errors import UsageError
 from practicum.observe.step_metrics import step_metrics
-from practicum.types import Group, Report, Verdict
+from practicum.verdicts import Group, Report, Verdict
 
 GOOD = """
 from dataclasses import replace

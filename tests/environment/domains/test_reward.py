@@ -23,15 +23,8 @@ from practicum.environment.domains.reward import MAX_CONCURRENT, NoSandboxes
 from practicum.environment.domains.scripted import scripted
 from practicum.errors import GraderError, InfraError, SandboxError, UsageError
 from practicum.protocols import SandboxPool
-from practicum.types import (
-    Failure,
-    Outcome,
-    Task,
-    Trajectory,
-    Verdict,
-    VerifierId,
-    Violation,
-)
+from practicum.types import Failure, Outcome, Task, Trajectory
+from practicum.verdicts import Verdict, VerifierId, Violation
 
 TASK = DOMAINS["addition"].draw(random.Random(0), 0.0, "train")
 ID = VerifierId("test", "1", "0")

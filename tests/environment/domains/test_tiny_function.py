@@ -19,7 +19,8 @@ from practicum.environment.domains.sandboxed_call import same
 from practicum.environment.domains.scripted import scripted
 from practicum.errors import GraderError
 from practicum.protocols import ExecResult, Sandbox, SandboxPool, SandboxSpec
-from practicum.types import Message, StopReason, Task, Verdict
+from practicum.types import Message, StopReason, Task
+from practicum.verdicts import Verdict
 
 DOMAIN = DOMAINS["tiny_function"]
 SECRET = 918_273_645_546

@@ -8,7 +8,7 @@ from fakes import SameText, letter_task, letters_domain
 from practicum.environment.evals.run import evaluate
 from practicum.errors import GraderError, PolicyDead
 from practicum.observe.evals import EvalResult
-from practicum.protocols import Completion, Sampling
+from practicum.sampling import Completion, Sampling
 from practicum.testing import FakePolicy, FakeSandboxPool
 from practicum.types import Task, Trajectory, WeightVersion
 

@@ -10,7 +10,8 @@ from practicum.environment.domains import draw_pool, get_domain
 from practicum.environment.domains.scripted import scripted
 from practicum.environment.qc import EnvQC
 from practicum.errors import UsageError
-from practicum.types import Failure, Finding, Outcome, Report, Task, Trajectory, Verdict, VerifierId
+from practicum.types import Failure, Outcome, Task, Trajectory
+from practicum.verdicts import Finding, Report, Verdict, VerifierId
 
 NAMES = ("addition", "reversal")
 POOL = draw_pool(map(get_domain, NAMES), seed=0, split="train", size=12)

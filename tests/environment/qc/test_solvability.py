@@ -13,7 +13,8 @@ from practicum.environment.domains.reward import NoSandboxes
 from practicum.environment.qc import check_domain
 from practicum.errors import GraderError
 from practicum.protocols import SandboxPool
-from practicum.types import Task, Trajectory, Verdict, VerifierId
+from practicum.types import Task, Trajectory
+from practicum.verdicts import Verdict, VerifierId
 
 ID = VerifierId("test", "1", "0")
 SUMS = DOMAINS["addition"]

@@ -13,7 +13,8 @@ from practicum.environment.rollout.play import AttemptKey
 from practicum.errors import GraderError, InfraError, PolicyDead, UsageError
 from practicum.protocols import SandboxPool
 from practicum.testing import FakePolicy, FakeSandboxPool
-from practicum.types import Outcome, Task, Trajectory, Verdict
+from practicum.types import Outcome, Task, Trajectory
+from practicum.verdicts import Verdict
 
 TASK = letter_task("a")
 

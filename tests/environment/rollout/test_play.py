@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from fakes import letter_task
 from practicum.environment.domains.domain import Limits
 from practicum.environment.rollout.play import AttemptKey, play
-from practicum.protocols import Completion, Sampling
+from practicum.sampling import Completion, Sampling
 from practicum.testing import FakePolicy
 from practicum.types import Outcome, StopReason, Trajectory, WeightVersion
 

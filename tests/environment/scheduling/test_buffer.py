@@ -8,7 +8,8 @@ from practicum.environment.domains.scripted import scripted
 from practicum.environment.scheduling import buffer as buffer_module
 from practicum.environment.scheduling.buffer import Buffer, Slot
 from practicum.errors import InfraError
-from practicum.types import Group, Message, Task, Verdict, VerifierId
+from practicum.types import Message, Task
+from practicum.verdicts import Group, Verdict, VerifierId
 
 TASK = Task.create(
     domain="any", prompt=(Message("text", "?"),), answer="!", difficulty=0.0, split="train"

@@ -18,17 +18,9 @@ from practicum.policy.train.groups import score
 from practicum.policy.train.losses import Clip
 from practicum.policy.train.masters import Masters
 from practicum.policy.train.surrogate import PolicyPass, run_policy_pass
-from practicum.protocols import Completion, Sampling
-from practicum.types import (
-    Message,
-    Outcome,
-    Segment,
-    StopReason,
-    Trajectory,
-    Verdict,
-    VerifierId,
-    WeightVersion,
-)
+from practicum.sampling import Completion, Sampling
+from practicum.types import Message, Outcome, Segment, StopReason, Trajectory, WeightVersion
+from practicum.verdicts import Verdict, VerifierId
 
 VOCAB = 64
 VERIFIER = VerifierId("test", "1", "0")

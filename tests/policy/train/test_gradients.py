@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from practicum.policy.model.transformer import Transformer
-from practicum.types import Segment, Trajectory, Verdict
+from practicum.types import Segment, Trajectory
+from practicum.verdicts import Verdict
 
 from .models import (
     CLIP,

@@ -5,7 +5,8 @@ import pytest
 from practicum.errors import InfraError
 from practicum.policy.train.algorithms import ALGORITHMS
 from practicum.policy.train.groups import Scored, score
-from practicum.types import Outcome, Segment, Trajectory, Verdict
+from practicum.types import Outcome, Segment, Trajectory
+from practicum.verdicts import Verdict
 
 from .models import VERIFIER, random_step, trajectory, verdict
 
@@ -58,7 +59,7 @@ def test_groups_are_formed_by_id_whatever_the_order() -> None:
 
 def test_the_reward_is_what_is_left_after_penalties() -> None:
     """Violations, not only scores, separate attempts."""
-    from practicum.types import Violation
+    from practicum.verdicts import Violation
 
     trajectories, verdicts = random_step(2, [[1.0, 1.0]])
     punished = Verdict(1.0, VERIFIER, violations=(Violation("tampering", 1.0),))

@@ -9,7 +9,8 @@ from practicum.policy.model.transformer import Transformer
 from practicum.policy.train.recompute import hidden_states
 from practicum.policy.train.trainer import RLTrainer
 from practicum.protocols import Metrics
-from practicum.types import Segment, Trajectory, Verdict
+from practicum.types import Segment, Trajectory
+from practicum.verdicts import Verdict
 
 from .models import LocalPolicy, small_model, trajectory, verdict
 

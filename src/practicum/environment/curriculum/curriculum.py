@@ -16,7 +16,8 @@ from practicum.environment.curriculum.difficulty import PassRates
 from practicum.environment.curriculum.mixture import Mixture
 from practicum.environment.domains.pool import TaskPool
 from practicum.errors import UsageError
-from practicum.types import Report, Task
+from practicum.types import Task
+from practicum.verdicts import Report
 
 KEPT_SLOTS = 4096
 """Settled slots that are remembered: far more than can be on their way at a time."""

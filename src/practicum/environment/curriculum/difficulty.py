@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from practicum.errors import UsageError
-from practicum.types import Task, TaskResult
+from practicum.types import Task
+from practicum.verdicts import TaskResult
 
 DECAY = 0.98
 """Per report: what was observed 50 policies ago counts for about a third."""

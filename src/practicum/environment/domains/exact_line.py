@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from practicum.environment.domains.domain import source_digest
 from practicum.protocols import SandboxPool
-from practicum.types import StopReason, Task, Trajectory, Verdict, VerifierId, Violation
+from practicum.types import StopReason, Task, Trajectory
+from practicum.verdicts import Verdict, VerifierId, Violation
 
 FORMAT_PENALTY = 0.1
 """Small beside a right answer: enough to tell a clean wrong answer from a rambling one."""

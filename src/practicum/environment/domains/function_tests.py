@@ -18,7 +18,8 @@ from practicum.environment.domains.exact_line import format_violations
 from practicum.environment.domains.sandboxed_call import Calls, Raised, call_function, same
 from practicum.errors import GraderError
 from practicum.protocols import SandboxPool
-from practicum.types import Task, Trajectory, Verdict, VerifierId, Violation
+from practicum.types import Task, Trajectory
+from practicum.verdicts import Verdict, VerifierId, Violation
 
 TAMPERING_PENALTY = 0.5
 

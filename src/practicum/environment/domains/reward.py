@@ -16,7 +16,8 @@ from typing import Any, Literal, TypeVar
 from practicum.environment.domains.registry import DOMAINS
 from practicum.errors import GraderError, InfraError, SandboxError, UsageError, did_you_mean
 from practicum.protocols import Sandbox, SandboxPool, SandboxSpec, Verifier
-from practicum.types import Failure, Outcome, Task, Trajectory, Verdict, penalty
+from practicum.types import Failure, Outcome, Task, Trajectory
+from practicum.verdicts import Verdict, penalty
 
 __all__ = ["VERIFIER_REGISTRY", "RewardHub", "compute_reward", "penalty", "verify"]
 

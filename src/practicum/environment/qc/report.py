@@ -12,7 +12,8 @@ from typing import Any
 
 from practicum.environment.qc.tallies import DomainTally, TaskTally
 from practicum.errors import UsageError
-from practicum.types import Finding, Group, Outcome, Report, Task, TaskResult, Trajectory, Verdict
+from practicum.types import Outcome, Task, Trajectory
+from practicum.verdicts import Finding, Group, Report, TaskResult, Verdict
 
 MIN_ATTEMPTS = 16
 """Before so many attempts nothing is said of a task; before so many groups, of a domain."""

@@ -17,7 +17,8 @@ from practicum.environment.domains.reward import verify
 from practicum.environment.domains.scripted import scripted
 from practicum.environment.rollout.side_by_side import side_by_side
 from practicum.protocols import SandboxPool
-from practicum.types import Failure, Finding, Task, Verdict
+from practicum.types import Failure, Task
+from practicum.verdicts import Finding, Verdict
 
 SILENCE = ("", "   ", "\n")
 NUM_CONSTANTS = 3

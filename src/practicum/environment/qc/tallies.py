@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from practicum.types import Finding, Group, Outcome, Task
+from practicum.types import Outcome, Task
+from practicum.verdicts import Finding, Group
 
 WARN_SHARE = 0.02
 """Of attempts lost to the machinery or to the verifier: worth a look."""

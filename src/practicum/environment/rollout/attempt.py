@@ -15,7 +15,8 @@ from practicum.environment.domains.reward import verify
 from practicum.environment.rollout.play import AttemptKey, play
 from practicum.errors import PolicyDead, PracticumError, UsageError
 from practicum.protocols import Policy, SandboxPool
-from practicum.types import Failure, Outcome, StopReason, Task, Trajectory, Verdict
+from practicum.types import Failure, Outcome, StopReason, Task, Trajectory
+from practicum.verdicts import Verdict
 
 MAX_MESSAGE_CHARACTERS = 2_000
 

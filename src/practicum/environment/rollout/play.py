@@ -7,7 +7,8 @@ import time
 from dataclasses import dataclass
 
 from practicum.environment.domains.domain import Limits
-from practicum.protocols import Policy, Sampling
+from practicum.protocols import Policy
+from practicum.sampling import Sampling
 from practicum.types import Message, Outcome, Segment, Task, Trajectory, Usage
 
 

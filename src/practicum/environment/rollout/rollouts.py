@@ -11,7 +11,8 @@ from practicum.environment.rollout.play import AttemptKey
 from practicum.environment.rollout.side_by_side import side_by_side
 from practicum.errors import UsageError
 from practicum.protocols import Policy, SandboxPool
-from practicum.types import Group, Task, Trajectory
+from practicum.types import Task, Trajectory
+from practicum.verdicts import Group
 
 
 class RolloutEngine:

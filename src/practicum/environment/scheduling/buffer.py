@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from practicum.errors import InfraError
-from practicum.types import Group, WeightVersion
+from practicum.types import WeightVersion
+from practicum.verdicts import Group
 
 MAX_DROPS_IN_A_ROW = 64
 """More lost groups without one success means that the machinery is broken, not unlucky."""
