@@ -152,6 +152,7 @@ def test_too_few_exact_pages_are_refused(model: Transformer) -> None:
         ({"bits": 5}, "16, 8 or 4 bits, not 5"),
         ({"recent": 100}, "a multiple of 128, not 100"),
         ({"window": 0}, "at least 1 token, not 0"),
+        ({"window": 2**64 + 3}, "window can be 2147483647 at most"),
         ({"window": 10, "top_pages": 3}, "choose a window or top_pages"),
         ({"sinks": -1}, "cannot be negative"),
     ],

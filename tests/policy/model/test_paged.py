@@ -26,6 +26,8 @@ RULES = [
     AttentionRule(0.2, window=1),
     AttentionRule(0.2, window=50),
     AttentionRule(0.2, window=40, sinks=4),
+    AttentionRule(0.2, window=40, sinks=2**32),
+    AttentionRule(0.2, window=2**32 + 3),
     AttentionRule(0.2, softcap=20.0, window=130, sinks=130),
 ]
 

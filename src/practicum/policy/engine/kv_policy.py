@@ -16,6 +16,7 @@ from practicum.errors import UsageError
 from practicum.policy.engine.blocks import Blocks
 from practicum.policy.model.coded_pages import PAGE, coded_bytes
 from practicum.policy.model.far_pages import BLOCK
+from practicum.policy.model.paged import LONGEST
 from practicum.policy.model.shape import AttentionRule, Shape
 
 
@@ -49,6 +50,9 @@ class KvPolicy:
             raise UsageError(f"recent must be a multiple of {BLOCK}, not {self.recent}")
         if self.top_pages < 0 or self.sinks < 0:
             raise UsageError("top_pages and sinks cannot be negative")
+        for name in ("recent", "top_pages", "window", "sinks"):
+            if (getattr(self, name) or 0) > LONGEST:
+                raise UsageError(f"{name} can be {LONGEST} at most, not {getattr(self, name)}")
         if self.window is not None and self.window < 1:
             raise UsageError(f"a window has at least 1 token, not {self.window}")
         if self.window is not None and self.top_pages:

@@ -20,7 +20,10 @@ from practicum.policy.model.plain_attention import plain_attend
 from practicum.policy.model.reading import Reading
 from practicum.policy.model.shape import AttentionRule, Shape
 
-__all__ = ["PAGE", "Reading", "attend", "new_pages", "plain_attend", "put"]
+__all__ = ["LONGEST", "PAGE", "Reading", "attend", "new_pages", "plain_attend", "put"]
+
+LONGEST = 2**31 - 1
+"""Positions are below this, so a window of so many tokens is none."""
 
 
 def new_pages(shape: Shape, num_pages: int, dtype: torch.dtype) -> Tensor:
@@ -54,7 +57,8 @@ def attend(
     """What every query reads, [T, H, C] in the queries' dtype."""
     if not kernels.serves(pages.dtype, query_THC.shape[-1]) or query_THC.shape[-1] > 256:
         return plain_attend(pages, query_THC, reading, rule, far)
-    how = (rule.scale, rule.softcap or 0.0, rule.window or 0, rule.sinks)
+    window = 0 if rule.window is None or rule.window >= LONGEST else rule.window
+    how = (rule.scale, rule.softcap or 0.0, window, min(rule.sinks, LONGEST))
     where = (reading.positions, reading.tables, reading.starts)
     if far is None:
         return kernels.attend(query_THC, pages, *where, *how)

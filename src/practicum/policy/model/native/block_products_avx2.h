@@ -41,7 +41,7 @@ struct BlockProducts {
   // acc [Q] += a.even * x[q][0] + a.odd * x[q][1], x[q] being `stride` apart
   template <int Q> static inline __attribute__((always_inline)) void add_pairs(__m256 (*acc)[2], const bf16* pairs, const float* x, int64_t stride) {
     __m256i raw[2];
-    for (int h = 0; h < 2; h++) raw[h] = _mm256_load_si256((const __m256i*)pairs + h);
+    for (int h = 0; h < 2; h++) raw[h] = _mm256_loadu_si256((const __m256i*)pairs + h);
     for (int second = 0; second < 2; second++) {
       __m256 wide[2];
       for (int h = 0; h < 2; h++) wide[h] = _mm256_castsi256_ps(second ? _mm256_and_si256(raw[h], _mm256_set1_epi32((int32_t)0xffff0000)) : _mm256_slli_epi32(raw[h], 16));
