@@ -45,6 +45,8 @@ def test_every_shipped_recipe_is_valid(name: str):
         ({"engine.kv.sinks": "4"}, "sinks.*set window"),
         ({"engine.kv.layers": "[1]"}, "layers.*set one of them"),
         ({"engine.cache_gb": "0"}, "engine.cache_gb"),
+        ({"engine.cache_gb": "1e300"}, "engine.cache_gb.*1048576"),
+        ({"engine.swap_gb": "1e300"}, "engine.swap_gb.*1048576"),
         ({"engine.url": "http://127.0.0.1:8000"}, "url is for kind 'vllm-server' or .*'own'"),
         ({"engine.options.max_model_len": "64"}, "options is for kind 'vllm'"),
         ({"engine.kind": "vllm", "engine.kv.bits": "8"}, "kv is for kind 'own'.*'vllm'"),
@@ -70,6 +72,34 @@ def test_a_key_in_a_recipe_is_refused_and_not_repeated(secret: dict[str, str]):
     with pytest.raises(UsageError, match="api_key_env") as refused:
         resolve({}, server | secret)
     assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("http://127.0.0.1:abc", "http://127.0.0.1:99999", "http://127.0.0.1:0", "http://[::1"),
+        *(
+            "http://exa mple",
+            "http://h/a b",
+            "http://h:80?x=1",
+            "http://h/#x",
+            "ftp://h",
+            "http://",
+        ),
+        *("http://999.1.1.1", "http://a..b", "http://[:::]", "http://h\n", f"http://{'a' * 64}"),
+    ],
+)
+def test_an_address_that_cannot_be_asked_is_refused(url: str):
+    server = {"kind": "vllm-server", "url": url}
+    with pytest.raises(UsageError, match=r"needs the url of a server.*port from 1 to 65535"):
+        resolve({"engine": server}, {})
+
+
+@pytest.mark.parametrize(
+    "url", ["http://h", "https://a-b.c:1/v1", "http://[::1]:65535", "http://localhost:80/"]
+)
+def test_an_address_of_a_server_is_taken(url: str):
+    assert resolve({"engine": {"kind": "vllm-server", "url": url}}, {}).engine.url == url
 
 
 def test_an_unknown_recipe_names_the_nearest():

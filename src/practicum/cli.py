@@ -233,8 +233,10 @@ def serve(
     dtype: Literal["bfloat16", "float32"] = "bfloat16",
     precision: Literal["exact", "w8a8"] = "exact",
     speculate: bool = False,
-    rows: int = 128,
-    cache_gb: float = 2.0,
+    rows: Annotated[int, Parameter(validator=cyclopts.validators.Number(gte=1, lte=4096))] = 128,
+    cache_gb: Annotated[
+        float, Parameter(validator=cyclopts.validators.Number(gt=0, lte=1024 * 1024))
+    ] = 2.0,
     grace_s: Annotated[float, Parameter(validator=cyclopts.validators.Number(gte=0))] = 30.0,
 ) -> int:
     """Serve a model behind OpenAI's API: chat, completions, tools, streaming, metrics.
@@ -260,7 +262,7 @@ def serve(
     rows
         Most completions that take part in one step.
     cache_gb
-        Memory for keys and values.
+        GiB of memory for keys and values.
     grace_s
         Seconds that requests under way have to finish once the server is asked to stop.
     """

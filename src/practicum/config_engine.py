@@ -11,6 +11,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+MOST_GB = 1024 * 1024
+"""Most GiB for keys and values, far above what any machine has."""
+
 
 class Section(BaseModel):
     """Base of every section of a recipe: unknown keys and other types are errors."""
@@ -69,9 +72,9 @@ class EngineConfig(Section):
     """Guess tokens and verify several in one step; changes no token."""
     rows: int = Field(default=128, ge=1, le=4096)
     """Most completions that sample in one step."""
-    cache_gb: float = Field(default=2.0, gt=0.0)
+    cache_gb: float = Field(default=2.0, gt=0.0, le=MOST_GB)
     """GiB for keys and values."""
-    swap_gb: float = Field(default=0.0, ge=0.0)
+    swap_gb: float = Field(default=0.0, ge=0.0, le=MOST_GB)
     """GiB of host memory beside them, for those of earlier work."""
     kv: KvConfig = KvConfig()
     options: dict[str, Any] = Field(default={})
@@ -93,10 +96,11 @@ class EngineConfig(Section):
                     f"{key} is for kind {' or '.join(map(repr, kinds))}, but kind is "
                     f"{self.kind!r}; leave one of them off"
                 )
-        if self.kind in SERVERS and not re.fullmatch(r"https?://[^/@]+(/[^@]*)?", self.url):
+        if self.kind in SERVERS and not _is_address(self.url):
             raise ValueError(  # it may hold a password, so it is not repeated
-                f"kind {self.kind!r} needs the url of a server, such as 'http://127.0.0.1:8000'; "
-                "keys do not belong into it, see api_key_env"
+                f"kind {self.kind!r} needs the url of a server, such as 'http://127.0.0.1:8000': "
+                "http or https, a host, and where needed a port from 1 to 65535 and a path; "
+                "spaces, ?, # and keys do not belong into it, see api_key_env"
             )
         if not re.fullmatch(r"([A-Za-z_]\w*)?", self.api_key_env):
             raise ValueError(
@@ -104,3 +108,19 @@ class EngineConfig(Section):
                 "'SERVER_KEY', never the key itself"
             )
         return self
+
+
+def _is_address(url: str) -> bool:
+    """Whether it is `http(s)://host[:port][/path]` and nothing else, and can be asked."""
+    if not re.fullmatch(r"https?://([\w.-]+|\[[\da-fA-F:.]+\])(:\d+)?(/[!-~]*)?", url, re.ASCII):
+        return False
+    if set("@?#\\") & set(url):
+        return False
+    import httpx  # takes long, and only servers need it
+
+    try:
+        parts = httpx.URL(url)
+        parts.host.encode("idna")  # as the system will, to look it up
+    except (httpx.InvalidURL, ValueError):
+        return False
+    return parts.port is None or 0 < parts.port < 1 << 16

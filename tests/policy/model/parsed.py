@@ -61,6 +61,10 @@ def parsed_shape(config: Mapping[str, Any]) -> Shape:
         )
         for kind in types
     )
+    longest = _context_length(c, tables)
+    layers = tuple(  # a window that holds the whole context is none
+        replace(kind, window=None) if (kind.window or 0) >= longest else kind for kind in layers
+    )
     shape = Shape(
         vocab_size=c.vocab_size,
         hidden_size=c.hidden_size,
@@ -68,7 +72,7 @@ def parsed_shape(config: Mapping[str, Any]) -> Shape:
         num_kv_heads=c.num_key_value_heads,
         head_size=head_size,
         intermediate_size=c.intermediate_size,
-        context_length=_context_length(c, tables),
+        context_length=longest,
         tied_head=c.tie_word_embeddings,
         layers=layers,
         rotaries=tuple(parsed_table(c, table) for table in tables),

@@ -1,5 +1,6 @@
 """Keys of `config.json`: what they mean if they are left out, and that each is of its own type."""
 
+import math
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from practicum.errors import UsageError
-from practicum.policy.model.config_keys import POSITIVE, Keys
+from practicum.policy.model.config_keys import MOST, POSITIVE, Keys
 from practicum.policy.model.family import FAMILIES, shape_from_config
 
 from .parsed import CLASSES, parsed, parsed_shape
@@ -137,6 +138,53 @@ def test_a_number_that_cannot_be_is_refused_by_its_key(family: str) -> None:
         for value in (0, -1):
             with pytest.raises(UsageError, match=f"{key} is {value}; it should be above 0"):
                 shape_from_config({"model_type": family, key: value})
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_number_that_no_model_has_is_refused_by_its_key(family: str) -> None:
+    for key, default in FAMILIES[family].defaults.items():
+        values = [10**400] if isinstance(default, int | float) else []
+        values += [math.inf] if isinstance(default, float) else []
+        values += [MOST[key] + 1, 2**63] if key in MOST else []
+        for value in values if not isinstance(default, bool) else []:
+            with pytest.raises(UsageError, match=f"here: {key} is .*should be at most"):
+                shape_from_config({"model_type": family, key: value}, "here")
+
+
+@pytest.mark.parametrize(
+    "rope",
+    [
+        {"rope_type": "yarn", "factor": math.inf},
+        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": math.inf},
+        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 10**400},
+        {"rope_type": "yarn", "factor": 1e30, "original_max_position_embeddings": 1e30},
+        {"rope_type": "yarn", "original_max_position_embeddings": 1e-320},
+        {"rope_type": "yarn", "factor": 4.0, "beta_fast": 1e-320},
+        {"rope_type": "yarn", "factor": 4.0, "attention_factor": math.inf},
+        {"rope_type": "linear", "factor": 1e-320},
+        {"rope_type": "default", "rope_theta": math.inf},
+        {"rope_type": "default", "rope_theta": 10**400},
+    ],
+)
+def test_rotary_numbers_that_cannot_be_are_refused(rope: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="here"):
+        shape_from_config({"model_type": "llama", "rope_scaling": rope}, "here")
+
+
+def test_not_a_number_is_refused_for_what_it_is() -> None:
+    with pytest.raises(UsageError, match="vocab_size is nan; it should be a whole number"):
+        shape_from_config({"model_type": "llama", "vocab_size": math.nan})
+    with pytest.raises(UsageError, match="rms_norm_eps is nan; it should be above 0"):
+        shape_from_config({"model_type": "llama", "rms_norm_eps": math.nan})
+
+
+def test_a_window_that_holds_the_whole_context_is_none() -> None:
+    def windows(window: int) -> set[int | None]:
+        config = {"model_type": "mistral", "max_position_embeddings": 64, "sliding_window": window}
+        return {layer.window for layer in shape_from_config(config).layers}
+
+    assert windows(63) == {63}
+    assert windows(64) == windows(2**32) == {None}
 
 
 @pytest.mark.parametrize("family", FAMILIES)

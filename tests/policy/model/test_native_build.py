@@ -108,6 +108,13 @@ def test_a_wrong_choice_is_named_with_the_right_ones() -> None:
     assert done.stdout.strip() == "PRACTICUM_NATIVE=avx1024 is none of auto, avx512, avx2, 0"
 
 
+def test_a_wrong_choice_is_one_warning_and_an_empty_one_is_the_default() -> None:
+    loaded, complaint = load(PRACTICUM_NATIVE="avx1024")
+    assert loaded == "False True"
+    assert complaint.count("avx1024 is none of auto, avx512, avx2, 0; going on without") == 1
+    assert load(PRACTICUM_NATIVE="") == load(PRACTICUM_NATIVE="auto")
+
+
 def test_a_machine_without_compiler_or_instructions_is_not_bothered(tmp_path: Path) -> None:
     old = 'build.processor = lambda: "flags : sse2 avx"'
     assert load(old, PRACTICUM_CACHE=str(tmp_path)) == ("False True", "")

@@ -173,6 +173,20 @@ def test_a_tensor_that_does_not_fit_is_named(copied: Path, change: Edit, named: 
         load_transformer(copied)
 
 
+def test_sizes_that_are_not_stored_are_refused_before_memory_is_taken(copied: Path) -> None:
+    path = copied / "config.json"
+    config = json.loads(path.read_text()) | {"vocab_size": 1 << 24, "hidden_size": 1 << 24}
+    path.write_text(json.dumps(config))  # 512 TiB of embeddings
+    with pytest.raises(UsageError, match=r"has shape \(.*asks for \(16777216"):
+        load_transformer(copied)
+
+
+def test_a_config_nested_without_end_is_refused(copied: Path) -> None:
+    (copied / "config.json").write_text('{"a":' + "[" * 200_000 + "]" * 200_000 + "}")
+    with pytest.raises(UsageError, match=r"config\.json.*nested too deeply"):
+        load_transformer(copied)
+
+
 def test_what_can_be_derived_may_be_stored_too(copied: Path) -> None:
     edit(copied, put("model.layers.0.self_attn.rotary_emb.inv_freq", 4))
     edit(copied, put("lm_head.weight", 259, 48))

@@ -7,6 +7,7 @@ Values are those of the configuration classes in transformers, to which tests ho
 from __future__ import annotations
 
 import functools
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import UnionType
@@ -213,6 +214,19 @@ POSITIVE = frozenset(
 """Keys whose values, where there are any, are above zero."""
 
 
+MOST: Mapping[str, int] = {
+    **dict.fromkeys(("num_hidden_layers", "num_experts", "num_experts_per_tok"), 1024),
+    **dict.fromkeys(("vocab_size", "hidden_size", "head_dim"), 1 << 24),
+    **dict.fromkeys(("intermediate_size", "moe_intermediate_size"), 1 << 24),
+    **dict.fromkeys(("num_attention_heads", "num_key_value_heads"), 1 << 16),
+    **dict.fromkeys(("max_position_embeddings", "original_max_position_embeddings"), 1 << 31),
+}
+"""Bounds far above any model's, so that nothing is made for a number that is a mistake."""
+
+MOST_NUMBER = 3e38
+"""Of all others; about the largest float32."""
+
+
 def read_keys(config: Mapping[str, Any], defaults: Defaults, where: str) -> Keys:
     """`config` completed by a family's defaults.
 
@@ -224,13 +238,18 @@ def read_keys(config: Mapping[str, Any], defaults: Defaults, where: str) -> Keys
             raise UsageError(f"{where}: {key} is {value!r}; it should be {_worded(_kinds()[key])}")
         if key in POSITIVE and value is not None and not value > 0:
             raise UsageError(f"{where}: {key} is {value!r}; it should be above 0")
+        most = MOST.get(key, MOST_NUMBER)
+        if isinstance(value, int | float) and not abs(value) <= most:
+            raise UsageError(
+                f"{where}: {key} is {reprlib.repr(value)}; it should be at most {most}"
+            )
     return Keys(**values)
 
 
 def _given(config: Mapping[str, Any], key: str, default: Any, where: str) -> Any:
     value = config.get(key, default)
-    other = OTHER_NAMES.get(key, key)
-    if other not in config:
+    other = OTHER_NAMES.get(key)
+    if other is None or other not in config:
         return value
     if key in config and config[other] != value:
         raise UsageError(

@@ -189,6 +189,8 @@ def read_json(path: Path) -> Json:
         raise UsageError(f"cannot read {path}: {error.strerror}") from None
     except ValueError as error:
         raise UsageError(f"{path} is not valid JSON: {error}") from None
+    except RecursionError:
+        raise UsageError(f"{path} holds JSON that is nested too deeply to be read") from None
     if not isinstance(content, dict):
         raise UsageError(f"{path} should hold a JSON object, not a {type(content).__name__}")
     return cast(Json, content)
@@ -227,7 +229,7 @@ def shape_from_config(config: Mapping[str, Any], where: str = "config.json") -> 
     keys = read_keys(config, family.defaults, where)
     try:
         return family.differs(keys, _as_llama(keys, name, where))
-    except ValueError as error:
+    except (ValueError, ArithmeticError) as error:
         raise UsageError(f"{where} does not describe a {name} model: {error}") from error
 
 
@@ -250,6 +252,9 @@ def _as_llama(keys: Keys, name: str, where: str) -> Shape:
         )
     used = [parameters[table] for table in tables]
     context = keys.max_position_embeddings
+    longest = context_length(context, used, where)
+    # A window that holds the whole context is none.
+    window = None if keys.window is None or keys.window >= longest else keys.window
     return Shape(
         vocab_size=keys.vocab_size,
         hidden_size=keys.hidden_size,
@@ -257,12 +262,12 @@ def _as_llama(keys: Keys, name: str, where: str) -> Shape:
         num_kv_heads=keys.num_key_value_heads or keys.num_attention_heads,
         head_size=head_size,
         intermediate_size=keys.intermediate_size,
-        context_length=context_length(context, used, where),
+        context_length=longest,
         tied_head=keys.tie_word_embeddings,
         layers=tuple(
             LayerShape(
                 rotary=0 if shared else tables.index(kind),
-                window=keys.window if kind == WINDOWED else None,
+                window=window if kind == WINDOWED else None,
             )
             for kind in types
         ),

@@ -12,6 +12,7 @@ transformers, bit for bit.
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor
 
 from practicum.errors import UsageError
+from practicum.policy.model.config_keys import MOST, MOST_NUMBER
 from practicum.policy.model.rotary_keys import ORIGINAL, Parameters
 from practicum.policy.model.shape import Rotary
 
@@ -49,6 +51,8 @@ def rotary_table(parameters: Parameters, head_size: int, context: int, where: st
         raise UsageError(f"{where}: rope_theta is {base}; it should be above 1")
     exponents = torch.arange(0, head_size, 2, dtype=torch.float) / head_size
     table, scale = VARIANTS[kind](base**exponents, numbers)
+    if not (table.isfinite().all() and math.isfinite(scale)):
+        raise UsageError(f"{where}: the rotary parameters of {kind!r} give infinite frequencies")
     return Rotary(tuple(table.tolist()), scale)
 
 
@@ -62,6 +66,8 @@ def context_length(declared: int, parameters: Iterable[Parameters], where: str) 
         if one["rope_type"] == "yarn" and one.get("factor") is not None:
             numbers = _Numbers(one, declared, where)
             longest = max(longest, int(numbers.required("factor") * numbers.required(ORIGINAL)))
+    if longest > (most := MOST["max_position_embeddings"]):
+        raise UsageError(f"{where}: yarn's factor times {ORIGINAL} is above {most} tokens")
     return longest
 
 
@@ -84,8 +90,13 @@ class _Numbers:
         value = self.parameters.get(key)
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+        if isinstance(value, bool) or not isinstance(value, int | float):
             raise UsageError(f"{self.where}: the rotary {key} is {value!r}; it should be a number")
+        if not 0 <= value <= MOST_NUMBER:
+            raise UsageError(
+                f"{self.where}: the rotary {key} is {reprlib.repr(value)}; it should be a number "
+                f"from 0 to {MOST_NUMBER}"
+            )
         return float(value)
 
 

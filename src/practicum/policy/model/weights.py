@@ -54,6 +54,7 @@ def load_transformer(folder: Path, dtype: torch.dtype = torch.bfloat16) -> Trans
     files = tensor_files(folder)
     table = layout(shape, fused=any(name.endswith(FUSED_EXPERTS) for name in files))
     _check_names(folder, set(files), {part.name for parts in table.values() for part in parts})
+    _check_shapes(files, [part for parts in table.values() for part in parts])
     model = Transformer(shape, dtype)
     parameters = dict(model.named_parameters())
     with torch.no_grad(), _Files(files) as stored:
@@ -217,16 +218,29 @@ def _check_names(folder: Path, found: set[str], expected: set[str]) -> None:
         raise UsageError(f"{folder} is not the model of its config.json: {'; '.join(complaints)}")
 
 
+def _check_shapes(files: Mapping[str, Path], parts: Sequence[Part]) -> None:
+    """By the headers alone, before memory is taken for what config.json asks for."""
+    for path in sorted({files[part.name] for part in parts}):
+        with _open(path) as reader:
+            for part in parts:
+                if files[part.name] != path:
+                    continue
+                try:
+                    found = tuple(reader.get_slice(part.name).get_shape())
+                except SafetensorError as error:
+                    raise UsageError(f"{path}: cannot read tensor {part.name} ({error})") from None
+                if found != part.shape:
+                    raise UsageError(
+                        f"{path}: tensor {part.name} has shape {found}, but config.json asks for "
+                        f"{part.shape}"
+                    )
+
+
 def _read(reader: Any, part: Part, path: Path) -> Tensor:
     try:
         tensor: Tensor = reader.get_tensor(part.name)
     except SafetensorError as error:
         raise UsageError(f"{path}: cannot read tensor {part.name} ({error})") from None
-    if tuple(tensor.shape) != part.shape:
-        raise UsageError(
-            f"{path}: tensor {part.name} has shape {tuple(tensor.shape)}, but config.json asks for "
-            f"{part.shape}"
-        )
     if tensor.dtype not in FLOATS:
         raise UsageError(f"{path}: tensor {part.name} is {tensor.dtype}; only plain floats load")
     # One pass without temporaries: the extremes are NaN if anything is.

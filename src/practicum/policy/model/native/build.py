@@ -45,9 +45,11 @@ NEEDED = {"auto": {"avx2", "fma"}, "avx512": {"avx512_bf16"}, "avx2": {"avx2", "
 
 @functools.cache
 def load() -> ctypes.CDLL | None:
-    """The library, or None. A failing compiler is reported once, as a warning."""
+    """The library, or None. A failing compiler or an unknown choice is a warning, once."""
     compiler = _compiler()
-    if missing() is not None or compiler is None:
+    if (reason := missing()) is not None or compiler is None:
+        if _chosen() not in (*INSTRUCTION_SETS, "0"):
+            warnings.warn(f"{reason}; going on without compiled kernels, slower", stacklevel=2)
         return None
     flags = (*FLAGS, *INSTRUCTION_SETS[_chosen()])
     try:
@@ -76,7 +78,7 @@ def missing() -> str | None:
 
 
 def _chosen() -> str:
-    return os.environ.get("PRACTICUM_NATIVE", "auto")
+    return os.environ.get("PRACTICUM_NATIVE") or "auto"
 
 
 def _compiler() -> str | None:
