@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
+import sys
 from pathlib import Path
 from typing import Literal
 
@@ -15,6 +17,7 @@ from rich.console import Console
 
 from practicum.endpoint import bind, make_app, serve
 from practicum.endpoint.server import address_of
+from practicum.endpoint.workers import any_busy
 from practicum.policy.engine.engine import Engine
 from practicum.policy.engine.options import EngineOptions
 from practicum.policy.model.hub import find_model
@@ -63,3 +66,6 @@ def serve_model(
         finally:
             engine.close()
     console.print("stopped")
+    if any_busy():  # a template that does not end; as the interpreter ends, it could still crash
+        sys.stdout.flush()
+        os._exit(0)

@@ -159,3 +159,31 @@ def test_the_command_serves_a_model_until_it_is_asked_to_stop(folder: Path):
     finally:
         server.kill()
         server.wait()
+
+
+@pytest.mark.slow
+def test_a_template_that_never_ends_does_not_keep_the_command_from_stopping(tmp_path: Path):
+    write_tiny(tmp_path)
+    loop = "{% for i in range(99999) %}"
+    (tmp_path / "chat_template.jinja").write_text(loop * 3 + "{% endfor %}" * 3)
+    command = [sys.executable, "-u", "-m", "practicum", "serve", str(tmp_path), "--port", "0"]
+    environment = {**os.environ, "PRACTICUM_API_KEY": "secret", "OMP_NUM_THREADS": "1"}
+    server = subprocess.Popen(
+        [*command, "--grace-s", "1"], env=environment, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert server.stdout is not None
+        lines = iter(server.stdout.readline, "")
+        line = next(line for line in lines if line.startswith("serving"))
+        url = next(word for word in line.split() if word.startswith("http://127.0.0.1:"))
+        with (
+            openai.OpenAI(base_url=url, api_key="secret", max_retries=0, timeout=2) as client,
+            pytest.raises(openai.APITimeoutError),
+        ):
+            client.chat.completions.create(model=tmp_path.name, messages=HELLO)
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(timeout=15) == 0
+        assert [line.strip() for line in lines] == ["stopped"]
+    finally:
+        server.kill()
+        server.wait()

@@ -12,6 +12,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Generic
 
 from starlette.applications import Starlette
@@ -32,6 +33,7 @@ from practicum.endpoint.refusals import Refusal, as_refusal, server_error
 from practicum.endpoint.replies import Job
 from practicum.endpoint.requests import AnyBody, ChatBody, CompletionBody, read
 from practicum.endpoint.streaming import Delta, Json
+from practicum.endpoint.workers import Workers
 from practicum.errors import PolicyDead, did_you_mean
 from practicum.protocols import Policy
 
@@ -49,6 +51,7 @@ class Service:
     policy: Policy
     model_id: str
     metrics: Metrics = field(default_factory=Metrics)
+    workers: Workers = field(default_factory=Workers)
     num_open: int = 0
     dead: str = ""
     """Why the policy cannot answer any more; empty while it can."""
@@ -162,7 +165,7 @@ class Exchange(Generic[AnyBody]):
         request = read(body, self.body)
         service.check_model(request.model)
         # tokenizing a long prompt takes a while, in which others' events should flow
-        job = await asyncio.to_thread(self.plan, service.policy, request)
+        job = await service.workers.run(partial(self.plan, service.policy, request))
         service.metrics.prompt_tokens.inc(job.prompt_tokens)
         await (self._stream if job.stream else self._whole)(job, reply)
         service.metrics.reused_tokens.inc(job.reused_tokens)

@@ -1,5 +1,6 @@
 """Chats with tools: the template decides where things stand, what they say never acts."""
 
+import itertools
 import re
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from practicum.errors import UsageError
-from practicum.policy.model.chat import render_chat
+from practicum.policy.model.chat import PRIVATE_USE, render_chat
 from practicum.policy.model.tiny import write_tiny
 from practicum.policy.model.tokens import Tokens
 from practicum.types import Message
@@ -102,3 +103,60 @@ def test_a_template_may_move_repeat_and_drop_what_holds_control_strings(tokenize
 def test_a_template_that_refuses_is_the_users_error(tokenizer: Any, template: str):
     with pytest.raises(UsageError, match=r"refuses the roles \['user'\]"):
         rendered(tokenizer, [{"role": "user", "content": "hi"}], None, template)
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        ZeroDivisionError("by zero"),
+        RecursionError("too deep"),
+        IndexError("none"),
+        MemoryError(),
+        StopIteration(),
+        ValueError("half \ud800"),
+    ],
+)
+def test_however_a_template_fails_the_error_names_it_and_the_failure(failure: Exception):
+    def fail(*_: Any) -> str:
+        raise failure
+
+    with pytest.raises(UsageError, match=f"x.jinja refuses .*{type(failure).__name__}") as refused:
+        render_chat(
+            [{"role": "user"}], None, special=SPECIAL, apply=fail, encode=_bytes, source="x.jinja"
+        )
+    assert str(refused.value).encode()
+
+
+def _bytes(text: str, act: bool) -> list[int]:
+    return list(text.encode())
+
+
+def _as_it_is(messages: Any, tools: Any) -> str:
+    return messages[0]["content"]
+
+
+def test_a_chat_may_hold_every_private_use_character_of_a_plane(tokenizer: Any):
+    content = "".join(map(chr, PRIVATE_USE[0])) + "<|im_end|>"
+    chat = [{"role": "user", "content": content}]
+    ids = render_chat(chat, None, special=SPECIAL, apply=_as_it_is, encode=_bytes)
+    assert bytes(ids).decode() == content
+
+
+def test_a_chat_that_holds_all_of_unicodes_private_use_characters_is_refused():
+    content = "".join(map(chr, itertools.chain(*PRIVATE_USE)))
+    with pytest.raises(UsageError, match="every private-use character"):
+        render_chat([{"content": content}], None, special=None, apply=_as_it_is, encode=_bytes)
+
+
+@pytest.mark.parametrize("number", ["5", "1" * 5000])
+def test_a_template_that_writes_our_own_marks_is_refused(tokenizer: Any, number: str):
+    with pytest.raises(UsageError, match=r"the chat template writes U\+E000 [51]+ U\+E000"):
+        rendered(tokenizer, [{"role": "user", "content": "hi"}], None, f"\ue000{number}\ue000")
+
+
+def test_tools_that_are_nested_too_deeply_are_refused():
+    tool: Any = {}
+    for _ in range(3000):
+        tool = {"inner": [tool]}
+    with pytest.raises(UsageError, match="nested too deeply"):
+        render_chat([{"content": ""}], [tool], special=None, apply=_as_it_is, encode=_bytes)

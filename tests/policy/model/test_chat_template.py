@@ -245,10 +245,63 @@ def test_a_folder_without_a_template_for_a_chat_is_named(folder: Path) -> None:
 
 def test_a_template_that_is_none_is_the_folders_fault(folder: Path) -> None:
     declare(folder, "{% if %}")
-    with pytest.raises(UsageError, match="the chat template refuses"):
+    with pytest.raises(UsageError, match=r"tokenizer_config\.json refuses"):
         Tokens(folder).render_chat([{"role": "user", "content": "hi"}])
 
 
 def test_a_chat_without_messages_is_refused(folder: Path) -> None:
     with pytest.raises(UsageError, match="at least one message"):
         Tokens(folder).render_chat([])
+
+
+@pytest.mark.parametrize(
+    ("template", "named"),
+    [
+        ("{{ 1 // 0 }}", "ZeroDivisionError"),
+        ("{{ '%d' % messages[0].content }}", "TypeError"),
+        ("{{ 'x'.index('y') }}", "ValueError"),
+        ("{{ '{5}'.format() }}", "IndexError"),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "RecursionError"),
+        ("{% break %}", "SyntaxError"),
+        ("{{ 'x'.encode('no-such-code') }}", "LookupError"),
+        ("{{ 2 ** (2 ** 40) }}", r"`\*\*` in a chat template is too large"),
+        ("{{ 'x' * 10 ** 12 }}", r"`\*` in a chat template is too large"),
+        ("{{ (10 ** 3000) * (10 ** 3000) }}", r"`\*` in a chat template is too large"),
+        ("\ue0005\ue000", r"writes U\+E000 5 U\+E000"),
+        ("{{ '\\ud800' }}", r"does not encode '\\ud800': UnicodeEncodeError"),
+        ("{{ raise_exception('\\ud800') }}", r"refuses .*\\ud800"),
+    ],
+)
+def test_a_template_that_fails_is_named_with_its_failure(
+    folder: Path, template: str, named: str
+) -> None:
+    (folder / "chat_template.jinja").write_text(template)
+    with pytest.raises(UsageError, match=named) as refused:
+        Tokens(folder).render_chat([{"role": "user", "content": "hi"}])
+    assert str(folder) in str(refused.value)
+    assert str(refused.value).encode()
+
+
+def test_products_of_an_ordinary_size_are_computed() -> None:
+    text = "{{ '=' * 3 }}{{ 3 * [1] }}{{ 2 ** 10 * 3 }}{{ 1.5 * 2 }}"
+    assert ChatTemplate(text, {}).render([{}], None) == "===[1, 1, 1]30723.0"
+
+
+@pytest.mark.parametrize(
+    "declared", [[{"name": "default"}], ["a"], 5, {"default": 5}, [{"name": 3, "template": "a"}]]
+)
+def test_a_declared_template_of_another_form_is_refused(folder: Path, declared: object) -> None:
+    declare(folder, declared)
+    with pytest.raises(UsageError, match=r"`chat_template` in .*tokenizer_config\.json must be"):
+        Tokens(folder)
+
+
+def test_a_template_file_that_cannot_be_read_is_named(folder: Path) -> None:
+    path = folder / "chat_template.jinja"
+    path.write_bytes(b"\xff")
+    with pytest.raises(UsageError, match=r"chat_template\.jinja is not UTF-8"):
+        Tokens(folder)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(UsageError, match=r"cannot read .*chat_template\.jinja: Is a directory"):
+        Tokens(folder)

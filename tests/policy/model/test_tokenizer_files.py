@@ -289,7 +289,15 @@ def test_the_rules_of_the_folder_hold_whatever_class_it_names(tmp_path: Path) ->
         ("tokenizer.json", "{", "does not load"),
         ("tokenizer.json", "{}", "does not load"),
         ("tokenizer_config.json", "[1]", "should hold a JSON object"),
-        ("tokenizer_config.json", '{"eos_token": 3}', "does not load"),
+        ("tokenizer_config.json", '{"eos_token": 3}', "`eos_token` in .* not 3"),
+        ("tokenizer_config.json", '{"eos_token": {"content": 3}}', "`eos_token` in"),
+        (
+            "tokenizer_config.json",
+            '{"extra_special_tokens": "abc"}',
+            "`extra_special_tokens` .*list",
+        ),
+        ("tokenizer_config.json", '{"additional_special_tokens": [1]}', "`additional_special_to"),
+        ("tokenizer_config.json", '{"extra_special_tokens": {"image": 1}}', "`image` in"),
         ("tokenizer_config.json", '{"added_tokens_decoder": {"x": 1}}', "does not load"),
         ("special_tokens_map.json", "nonsense", "not valid JSON"),
     ],
@@ -301,6 +309,32 @@ def test_a_folder_that_does_not_load_is_named(
     (folder / name).write_text(content)
     with pytest.raises(UsageError, match=named) as refused:
         Tokens(folder)
+    assert str(folder) in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"normalizer": {"type": "Replace", "pattern": {"String": ""}, "content": "x"}},
+        {
+            "post_processor": {
+                "type": "TemplateProcessing",
+                "single": [{"SpecialToken": {"id": "<none>", "type_id": 0}}],
+                "pair": [{"SpecialToken": {"id": "<none>", "type_id": 0}}],
+                "special_tokens": {},
+            }
+        },
+        {"model": {"type": "WordLevel", "vocab": {}, "unk_token": "x"}, "added_tokens": []},
+    ],
+)
+def test_rules_that_make_the_library_panic_are_the_folders_fault(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    folder = write(tmp_path, byte_level())
+    path = folder / "tokenizer.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    with pytest.raises(UsageError) as refused:
+        Tokens(folder).encode("some text")
     assert str(folder) in str(refused.value)
 
 

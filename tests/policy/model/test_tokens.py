@@ -140,3 +140,9 @@ def test_a_broken_tokenizer_is_named(copied: Path) -> None:
     (copied / "tokenizer.json").write_text("{")
     with pytest.raises(UsageError, match="does not load"):
         Tokens(copied)
+
+
+def test_half_a_character_is_no_text(tokens: Tokens) -> None:
+    with pytest.raises(UsageError, match=r"does not encode 'a\\ud800'.*position 1"):
+        tokens.encode("a\ud800")
+    assert tokens.encode("a") == [97]

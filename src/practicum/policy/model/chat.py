@@ -7,6 +7,7 @@ text afterwards; the template may move, repeat or drop what holds them.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
@@ -19,6 +20,9 @@ Apply = Callable[[Sequence[Json], Sequence[Json] | None], str]
 Encode = Callable[[str, bool], list[int]]
 """Text to token ids, and whether control tokens in it act."""
 
+PRIVATE_USE = (range(0xE000, 0xF900), range(0xF0000, 0xFFFFE), range(0x100000, 0x10FFFE))
+"""Characters that mean nothing in Unicode, so that they may mark what we like"""
+
 
 def render_chat(
     messages: Sequence[Json],
@@ -27,14 +31,17 @@ def render_chat(
     special: re.Pattern[str] | None,
     apply: Apply,
     encode: Encode,
+    source: str = "the chat template",
 ) -> list[int]:
     """Token ids of the prompt that makes the model speak next.
 
-    `special` finds control strings. Raises UsageError if the template refuses.
+    `special` finds control strings; `source` names the template in errors. Raises UsageError if
+    the template refuses or fails, whatever way it fails: it is a program by a stranger.
     """
-    from jinja2 import TemplateError  # here, because it is slow to import
-
-    mark = _unused_character(_strings([messages, tools]))
+    try:
+        mark = _unused_character(_strings([messages, tools]))
+    except RecursionError:
+        raise UsageError("the chat or its tools are nested too deeply; nest them less") from None
     quoted: list[str] = []
 
     def quote(match: re.Match[str]) -> str:
@@ -48,14 +55,34 @@ def render_chat(
     safe_tools: list[Json] | None = _mapped(tools, quote_all)
     try:
         text = apply(safe_messages, safe_tools)
-    except (TemplateError, TypeError, KeyError) as error:  # templates add what need not be there
+    except UsageError:
+        raise
+    except Exception as error:
         roles = [message.get("role") for message in messages]
-        raise UsageError(f"the chat template refuses the roles {roles}: {error}") from error
+        raise UsageError(f"{source} refuses the roles {roles}: {_reason(error)}") from error
+    marked = {str(number): content for number, content in enumerate(quoted)}
     token_ids: list[int] = []
-    for index, piece in enumerate(re.split(f"{mark}(\\d+){mark}", text)):
-        is_mark = index % 2 == 1
-        token_ids += encode(quoted[int(piece)], False) if is_mark else encode(piece, True)
+    for index, piece in enumerate(re.split(f"{mark}([0-9]+){mark}", text)):
+        if index % 2 == 0:
+            token_ids += encode(piece, True)
+        elif piece in marked:
+            token_ids += encode(marked[piece], False)
+        else:
+            written = f"U+{ord(mark):04X} {piece:.9} U+{ord(mark):04X}"
+            raise UsageError(
+                f"{source} writes {written}, which stands for no text of the chat; "
+                "take these characters out of the template"
+            )
     return token_ids
+
+
+def _reason(error: Exception) -> str:
+    """What a template says itself; else the kind of its failure too. Printable in any case."""
+    from jinja2 import TemplateError  # here, because it is slow to import
+
+    said = isinstance(error, TemplateError) and str(error)
+    reason = said or f"{type(error).__name__}: {error}".removesuffix(": ")
+    return reason.encode("utf-8", "backslashreplace").decode()
 
 
 def _mapped(value: Any, change: Callable[[str], str]) -> Any:
@@ -83,6 +110,9 @@ def _strings(value: Any) -> list[str]:
 
 
 def _unused_character(texts: Iterable[str]) -> str:
-    """A private-use character that occurs in none of `texts`."""
+    """A private-use character that occurs in none of `texts`. Raises UsageError without one."""
     used = set("".join(texts))
-    return next(chr(code) for code in range(0xE000, 0xF900) if chr(code) not in used)
+    for code in itertools.chain(*PRIVATE_USE):
+        if chr(code) not in used:
+            return chr(code)
+    raise UsageError("the chat holds every private-use character of Unicode; leave one out")

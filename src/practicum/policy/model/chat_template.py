@@ -14,6 +14,7 @@ from jinja2 import TemplateError, nodes
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, LoopControlExtension
 from jinja2.parser import Parser
+from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
@@ -21,6 +22,10 @@ Json = Mapping[str, Any]
 
 REASONING = ("reasoning_content", "thinking", "reasoning")
 """Names for a message's reasoning; templates read the first or the second."""
+LARGEST_BITS = 1 << 14
+"""Of a product or power of whole numbers"""
+LARGEST_LENGTH = 1 << 24
+"""Of repeated text, in characters, or of a repeated list"""
 
 
 class ChatTemplate:
@@ -31,9 +36,12 @@ class ChatTemplate:
     """
 
     def __init__(self, text: str, roles: Mapping[str, str]) -> None:
-        """`roles` are the tokens that the template may name. Raises jinja2.TemplateError."""
+        """`roles` are the tokens that the template may name.
+
+        Raises jinja2.TemplateError, or what Python says to a template's code (SyntaxError, ...).
+        """
         self._roles = roles
-        environment = ImmutableSandboxedEnvironment(
+        environment = _Sandbox(
             trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, LoopControlExtension]
         )
         environment.filters["tojson"] = _to_json
@@ -42,7 +50,7 @@ class ChatTemplate:
     def render(self, messages: Sequence[Json], tools: Sequence[Json] | None) -> str:
         """The prompt that makes the model speak next.
 
-        Raises jinja2.TemplateError, or what a template's own mistakes raise (TypeError, KeyError).
+        Raises jinja2.TemplateError, or whatever a template's own mistakes raise.
         """
         return self._template.render(
             {
@@ -62,6 +70,30 @@ def _plain(message: Json) -> dict[str, Any]:
     if reasoning is None:
         return given
     return {"thinking": reasoning, **given, "reasoning_content": reasoning}
+
+
+class _Sandbox(ImmutableSandboxedEnvironment):
+    """Without products so large that computing one holds up every thread of the process."""
+
+    intercepted_binops = frozenset(("*", "**"))
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        match operator, left, right:
+            case "**", int(), int():
+                size, limit = left.bit_length() * abs(right), LARGEST_BITS
+            case "*", int(), int():
+                size, limit = left.bit_length() + right.bit_length(), LARGEST_BITS
+            case ("*", int(times), (str() | bytes() | list() | tuple()) as many) | (
+                "*",
+                (str() | bytes() | list() | tuple()) as many,
+                int(times),
+            ):
+                size, limit = len(many) * times, LARGEST_LENGTH
+            case _:
+                size, limit = 0, 0
+        if size > limit:
+            raise SecurityError(f"the result of `{operator}` in a chat template is too large")
+        return super().call_binop(context, operator, left, right)
 
 
 class _Generation(Extension):

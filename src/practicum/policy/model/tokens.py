@@ -17,7 +17,7 @@ from practicum.errors import UsageError
 from practicum.policy.model.chat import Json, render_chat
 from practicum.policy.model.family import read_json
 from practicum.policy.model.token_bytes import TokenBytes
-from practicum.policy.model.tokenizer_files import read_tokenizer
+from practicum.policy.model.tokenizer_files import failing_as, read_tokenizer
 from practicum.types import Message
 
 if TYPE_CHECKING:
@@ -44,10 +44,13 @@ class Tokens:
         self.folder = folder
         loaded = read_tokenizer(folder)
         self._rules, self._roles, self._templates = loaded.rules, loaded.roles, loaded.templates
+        self._template_files = loaded.template_files
         # Encoding changes the tokenizer's settings, and two threads use this one.
         self._lock = threading.Lock()
         self._compiled: dict[str, ChatTemplate] = {}
         vocabulary = self._rules.get_vocab()
+        if not vocabulary:
+            raise UsageError(f"the tokenizer in {folder} has no tokens; copy the model's own")
         self.largest_id = max(vocabulary.values())
         self.eos_id = self._id_of("eos_token")
         """The one that training appends; None if the tokenizer has none."""
@@ -59,7 +62,8 @@ class Tokens:
         self.eos_ids = frozenset(_declared_ends(folder) | ends)
         """All that end a completion."""
         self._control = re.compile("|".join(map(re.escape, control))) if control else None
-        first = self._rules.encode("").ids[:1]
+        with failing_as(f"the tokenizer {folder / 'tokenizer.json'} does not encode"):
+            first = self._rules.encode("").ids[:1]
         self._start = first if first == [self._id_of("bos_token")] else []
         """What the tokenizer puts before a text: its start token, or nothing."""
 
@@ -101,7 +105,9 @@ class Tokens:
         with self._lock:
             if self._rules.encode_special_tokens == act:
                 self._rules.encode_special_tokens = not act
-            return self._rules.encode(text, add_special_tokens=False).ids
+            with failing_as(f"the tokenizer in {self.folder} does not encode {text!a:.60}"):
+                text.encode()  # says where half a character stands; the library does not
+                return self._rules.encode(text, add_special_tokens=False).ids
 
     def render_chat(
         self, messages: Sequence[Json], tools: Sequence[Json] | None = None
@@ -109,12 +115,14 @@ class Tokens:
         """Token ids of a chat, with tools where there are any, by the model's template."""
         if not messages:
             raise UsageError("a chat needs at least one message")
+        name = self._name_for(tools)
         return render_chat(
             messages,
             tools,
             special=self._control,
-            apply=self._apply,
+            apply=functools.partial(self._apply, self._templates[name]),
             encode=lambda text, act: self._encode(text, act=act),
+            source=f"the chat template {name!r} in {self._template_files[name]}",
         )
 
     def token_bytes(self, token_id: int) -> bytes:
@@ -125,20 +133,19 @@ class Tokens:
     def _bytes(self) -> TokenBytes:
         return TokenBytes(self._rules)
 
-    def _apply(self, messages: Sequence[Json], tools: Sequence[Json] | None) -> str:
+    def _apply(self, text: str, messages: Sequence[Json], tools: Sequence[Json] | None) -> str:
         from practicum.policy.model.chat_template import ChatTemplate  # jinja2 is slow to import
 
-        text = self._template_for(tools)
         if text not in self._compiled:
             self._compiled[text] = ChatTemplate(text, self._roles)
         return self._compiled[text].render(messages, tools)
 
-    def _template_for(self, tools: Sequence[Json] | None) -> str:
+    def _name_for(self, tools: Sequence[Json] | None) -> str:
         named = self._templates
         if tools is not None and named.get("tool_use"):
-            return named["tool_use"]
+            return "tool_use"
         if named.get("default"):
-            return named["default"]
+            return "default"
         has = f"only chat templates for {', '.join(sorted(named))}" if named else "no chat template"
         raise UsageError(
             f"the tokenizer in {self.folder} has {has}; use one `text` message, or an "
