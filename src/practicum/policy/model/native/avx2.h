@@ -113,24 +113,3 @@ template <int STRIDE> static inline f32x16 opposite(f32x16 v) {
   return {{v.half[1], v.half[0]}};
 }
 #undef BOTH
-
-// Transpose 16 x 16 words of 32 bits, eight by eight.
-static inline void transpose(const void* in, int64_t in_stride, void* out, int64_t out_stride) {
-  for (int i = 0; i < 2; i++)
-    for (int j = 0; j < 2; j++) {
-      const char* from = (const char*)in + 8 * i * in_stride + 32 * j;
-      char* to = (char*)out + 8 * j * out_stride + 32 * i;
-      __m256 r[8], t[8];
-      for (int k = 0; k < 8; k++) r[k] = _mm256_loadu_ps((const float*)(from + k * in_stride));
-      for (int k = 0; k < 4; k++) t[2 * k] = _mm256_unpacklo_ps(r[2 * k], r[2 * k + 1]), t[2 * k + 1] = _mm256_unpackhi_ps(r[2 * k], r[2 * k + 1]);
-      for (int k = 0; k < 2; k++)
-        for (int odd = 0; odd < 2; odd++) {
-          r[4 * k + 2 * odd] = _mm256_shuffle_ps(t[4 * k + odd], t[4 * k + odd + 2], 0x44);
-          r[4 * k + 2 * odd + 1] = _mm256_shuffle_ps(t[4 * k + odd], t[4 * k + odd + 2], 0xee);
-        }
-      for (int k = 0; k < 4; k++) {
-        _mm256_storeu_ps((float*)(to + k * out_stride), _mm256_permute2f128_ps(r[k], r[k + 4], 0x20));
-        _mm256_storeu_ps((float*)(to + (k + 4) * out_stride), _mm256_permute2f128_ps(r[k], r[k + 4], 0x31));
-      }
-    }
-}

@@ -57,8 +57,12 @@ template <class Write> class Outgoing {
     slice_++;
     const float* sums[2];
     for (int i = 0; i < 2; i++) sums[i] = taken_ + (i * blocks_ + block) * 256;
-    if (part < 2) { if (SUMS_BY_ROW) transpose(sums[part], 64, turned_[part], 64); return; }
-    if (SUMS_BY_ROW) sums[0] = turned_[0], sums[1] = turned_[1];
+#ifdef __AVX512BF16__  // they come as [16 weight rows][16 tokens]
+    if (part < 2) return transpose(sums[part], 64, turned_[part], 64);
+    sums[0] = turned_[0], sums[1] = turned_[1];
+#else                  // they come as [16 tokens][16 weight rows]
+    if (part < 2) return;
+#endif
     for (int64_t i = 4 * (part - 2); i < 4 * (part - 1); i++)
       if (block * LANES + i < tokens_)
         write_(first_ + block * LANES + i, n0_, load(sums[0] + i * LANES), n1_, load(sums[1] + i * LANES));

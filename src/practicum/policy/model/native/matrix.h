@@ -11,11 +11,9 @@ constexpr int64_t STEP = 64;   // bytes of a row that one step multiplies: 32 bf
 constexpr int64_t SHARERS = 64;  // weights of an int4 row that share their levels
 
 #ifdef __AVX512BF16__
-constexpr int64_t WIDER = 1;          // tokens are packed as they are,
-constexpr bool SUMS_BY_ROW = true;    // and a product leaves [16 weight rows][16 tokens];
+constexpr int64_t WIDER = 1;  // tokens are packed as they are,
 #else
-constexpr int64_t WIDER = 2;          // or at twice the width,
-constexpr bool SUMS_BY_ROW = false;   // and it leaves [16 tokens][16 weight rows]
+constexpr int64_t WIDER = 2;  // or at twice the width
 #endif
 
 enum Kind { BF16, INT8, INT4 };
